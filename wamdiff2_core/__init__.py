@@ -1,0 +1,1 @@
+"""Plain-Python core of wamdiff2: model, decoding, planning and control. Knows no ROS, no CARLA and no trainer."""

@@ -1,0 +1,52 @@
+"""Errors that a user can act on, and the exit codes they end a command with.
+
+A `UserError` is printed as one line without a traceback: it names the field, what was expected, what came, and how
+to mend it. Everything else is a defect of ours and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """Process exit codes of every `wamdiff2` command."""
+
+    DONE = 0
+    FAILED_ITEMS = 1  # the command ran to its end, but a sample, a route or a check failed
+    WRONG_USE = 2
+    INFRASTRUCTURE = 3  # server lost, disk full, port taken
+
+
+class UserError(ValueError):
+    """Something the user gave is wrong."""
+
+    exit_code = ExitCode.WRONG_USE
+
+    def __init__(self, field: str, expected: str, got: object, fix: str = "") -> None:
+        """Build the message ``field: expected X, got Y; fix``.
+
+        Args:
+            field: name of the option, file or key at fault.
+            expected: what is allowed there.
+            got: what was found; strings are shown as they are, all else by `repr`.
+            fix: what to do about it, in the imperative.
+        """
+        self.field, self.expected, self.got, self.fix = field, expected, got, fix
+        shown = got if isinstance(got, str) else repr(got)
+        super().__init__(f"{field}: expected {expected}, got {shown}" + (f"; {fix}" if fix else ""))
+
+
+class InfrastructureError(RuntimeError):
+    """A server, port, disk or process that a command depends on failed."""
+
+    exit_code = ExitCode.INFRASTRUCTURE
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return ``did you mean 'x'?`` for the closest known word, or the list of known words."""
+    known = list(known)
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"did you mean '{close[0]}'?" if close else "known: " + ", ".join(known)

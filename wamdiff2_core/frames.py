@@ -1,0 +1,62 @@
+"""Frames: planar transforms, and the only place where handedness changes.
+
+Core is REP-103 (x forward, y left, yaw counter-clockwise, radians). CARLA is left-handed (y right, yaw clockwise,
+degrees), and the model text of some data sets has y to the right. Names read by cancelling: `map_from_base` applied to
+a point in base gives a point in map.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wamdiff2_core.types import Pose2D
+
+
+def wrap_angle(angle_rad: float) -> float:
+    """Wrap an angle to [-pi, pi)."""
+    return float((angle_rad + np.pi) % (2 * np.pi) - np.pi)
+
+
+def rotation(yaw_rad: float) -> np.ndarray:
+    """(2, 2) rotation that turns child axes into parent axes for a child yawed by `yaw_rad`."""
+    c, s = np.cos(yaw_rad), np.sin(yaw_rad)
+    return np.array([[c, -s], [s, c]])
+
+
+def transform_points(parent_from_child: Pose2D, points_m: np.ndarray) -> np.ndarray:
+    """Express (N, 2) child points in the parent frame."""
+    return np.asarray(points_m) @ rotation(parent_from_child.yaw_rad).T + [parent_from_child.x_m, parent_from_child.y_m]
+
+
+def compose(a_from_b: Pose2D, b_from_c: Pose2D) -> Pose2D:
+    """`a_from_c` from `a_from_b` and `b_from_c`."""
+    x, y = transform_points(a_from_b, np.array([[b_from_c.x_m, b_from_c.y_m]]))[0]
+    return Pose2D(float(x), float(y), wrap_angle(a_from_b.yaw_rad + b_from_c.yaw_rad))
+
+
+def inverse(a_from_b: Pose2D) -> Pose2D:
+    """`b_from_a` from `a_from_b`."""
+    x, y = -rotation(a_from_b.yaw_rad).T @ [a_from_b.x_m, a_from_b.y_m]
+    return Pose2D(float(x), float(y), wrap_angle(-a_from_b.yaw_rad))
+
+
+def flip_y(points_m: np.ndarray) -> np.ndarray:
+    """Negate the second component of (..., 2 or 3) vectors: y left <-> y right. Its own inverse."""
+    flipped = np.array(points_m, dtype=np.float64)
+    flipped[..., 1] = 0.0 - flipped[..., 1]
+    return flipped
+
+
+def pose_from_carla(x_m: float, y_m: float, yaw_deg: float) -> Pose2D:
+    """REP-103 pose from CARLA's left-handed location and clockwise yaw in degrees."""
+    return Pose2D(float(x_m), 0.0 - float(y_m), wrap_angle(-np.deg2rad(yaw_deg)))
+
+
+def pose_to_carla(pose: Pose2D) -> tuple[float, float, float]:
+    """CARLA `(x_m, y_m, yaw_deg)` from a REP-103 pose."""
+    return pose.x_m, 0.0 - pose.y_m, float(-np.rad2deg(pose.yaw_rad))
+
+
+def yaw_rate_from_carla(degps: float) -> float:
+    """Yaw rate in rad/s, left positive, from CARLA's clockwise degrees per second."""
+    return float(-np.deg2rad(degps))

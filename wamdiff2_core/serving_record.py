@@ -1,0 +1,83 @@
+"""The serving record: `wamdiff2.json` beside the weights, holding what serving must not guess.
+
+Loading checks it; a request outside it is refused, not bent. A folder without a record (stock Qwen3-VL, upstream
+WAM-Diff2) takes the request as it comes, and the loader says so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from wamdiff2_core.config import CameraSpec, DecodeConfig, ImagePolicy, LabelAlignment, MaskKind, PlanningTask, Strict, parse
+from wamdiff2_core.errors import UserError
+
+RECORD_NAME = "wamdiff2.json"
+QWEN_MASK_TOKEN_ID = 151671
+QWEN_EOS_TOKEN_ID = 151645
+
+
+@dataclass(frozen=True)
+class ServingRecord(Strict):
+    """What a checkpoint was trained for.
+
+    Attributes:
+        label_alignment: `shifted`: logits at i predict token i + 1 (autoregressive); `aligned`: logits at a masked
+            position predict that position (block diffusion).
+        block_sizes: block sizes the weights allow; (1,) with `shifted` for autoregressive weights.
+        mask_kind: attention mask of training (`strict`, or `upstream` to continue the authors' weights).
+        mask_token_id: id of the absorbing token; it is never emitted.
+        eos_token_id: id that ends an answer and pads its last block.
+        decode: default decoding.
+        planning: the planning task, or None for a checkpoint that does not plan.
+        images: image policy.
+        rig: cameras in the order of the prompt's images.
+        notes: free text for the reader.
+    """
+
+    label_alignment: LabelAlignment = "aligned"
+    block_sizes: tuple[int, ...] = (32,)
+    mask_kind: MaskKind = "strict"
+    mask_token_id: int = QWEN_MASK_TOKEN_ID
+    eos_token_id: int = QWEN_EOS_TOKEN_ID
+    decode: DecodeConfig = DecodeConfig()
+    planning: PlanningTask | None = None
+    images: ImagePolicy = ImagePolicy()
+    rig: tuple[CameraSpec, ...] = ()
+    notes: str = ""
+
+    def check_request(self, decode: DecodeConfig) -> None:
+        """Raise `UserError` when `decode` asks for what the weights were not trained for."""
+        autoregressive = decode.strategy == "autoregressive"
+        if autoregressive != (self.label_alignment == "shifted"):
+            raise UserError(
+                "remasking_strategy",
+                f"a strategy for {self.label_alignment} labels",
+                decode.strategy,
+                "these weights decode only by 'autoregressive'" if not autoregressive
+                else "'autoregressive' needs weights trained with shifted labels",
+            )
+        if not autoregressive and decode.block_size not in self.block_sizes:
+            raise UserError("block_size", f"one of {list(self.block_sizes)} (trained)", decode.block_size,
+                            "choose a trained size, or a checkpoint trained for this one")
+
+    def save(self, folder: Path) -> None:
+        """Write the record into a checkpoint folder."""
+        text = json.dumps(dataclasses.asdict(self), indent=2, sort_keys=False)
+        (folder / RECORD_NAME).write_text(text + "\n")
+
+    @classmethod
+    def load(cls, folder: Path) -> ServingRecord | None:
+        """Read the record of a checkpoint folder, or None when it has none."""
+        path = folder / RECORD_NAME
+        if not path.exists():
+            return None
+        try:
+            data = json.loads(path.read_text())
+        except json.JSONDecodeError as error:
+            raise UserError(str(path), "valid JSON", f"{error.msg} at line {error.lineno}") from None
+        if not isinstance(data, dict):
+            raise UserError(str(path), "a JSON object", type(data).__name__)
+        return parse(cls, data, str(path))
