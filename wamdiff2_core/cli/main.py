@@ -1,0 +1,163 @@
+"""The `wamdiff2` command: a thin group whose subcommands come from the entry-point group `wamdiff2.commands`.
+
+Each package registers its own commands, so the core needs to know none of them. A command is loaded when it is run or
+listed; one whose dependency is missing says which extra brings it, and leaves the others alone.
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from typer.core import TyperGroup
+from typer.exceptions import TyperException
+
+from wamdiff2_core.errors import ExitCode, InfrastructureError, UserError, did_you_mean
+
+ENTRY_POINT_GROUP = "wamdiff2.commands"
+
+# Top-level modules that an extra brings, beyond what every installation has.
+EXTRA_OF_MODULE = {
+    "rclpy": "ros",
+    "wamdiff2": "ros",
+    "std_msgs": "ros",
+    "sensor_msgs": "ros",
+    "nav_msgs": "ros",
+    "geometry_msgs": "ros",
+    "diagnostic_msgs": "ros",
+    "rosgraph_msgs": "ros",
+    "builtin_interfaces": "ros",
+    "carla": "carla",
+    "scenariogeneration": "carla",
+    "msgpack": "carla",
+    "cv2": "carla",
+    "av": "carla",
+    "shapely": "carla",
+    "accelerate": "train",
+}
+_INFRASTRUCTURE_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EADDRINUSE, errno.ECONNREFUSED, errno.ECONNRESET}
+
+
+def missing_module_hint(error: ModuleNotFoundError) -> str:
+    """How to obtain the module that an import did not find."""
+    module = (error.name or "").partition(".")[0]
+    extra = EXTRA_OF_MODULE.get(module)
+    return f"pip install 'wamdiff2[{extra}]'" if extra else f"install the Python module {module!r}"
+
+
+class CommandGroup(TyperGroup):
+    """A group that finds its commands among the installed entry points, and imports them one by one."""
+
+    def _entry_points(self) -> dict[str, metadata.EntryPoint]:
+        return {entry.name: entry for entry in metadata.entry_points(group=ENTRY_POINT_GROUP)}
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(self._entry_points())
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command, or a stand-in that explains why it cannot run; None for an unknown name."""
+        entry = self._entry_points().get(cmd_name)
+        if entry is None:
+            return None
+        try:
+            return as_command(entry.load(), cmd_name)
+        except ModuleNotFoundError as error:
+            return unavailable_command(cmd_name, f"needs {error.name}", missing_module_hint(error))
+        except Exception as error:  # a broken plug-in must not take the other commands with it
+            return unavailable_command(cmd_name, f"does not load: {type(error).__name__}: {error}", "see wamdiff2 doctor")
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        names = self.list_commands(ctx)
+        if args[0] not in names and not args[0].startswith("-"):
+            raise UserError("command", "a wamdiff2 command", args[0], did_you_mean(args[0], names))
+        return super().resolve_command(ctx, args)
+
+
+def as_command(function: Any, name: str) -> Any:
+    """A typer command from a plain annotated function, or from a `typer.Typer` of further subcommands."""
+    if isinstance(function, typer.Typer):
+        command = typer.main.get_command(function)
+    else:
+        app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        app.command(name)(function)
+        command = typer.main.get_command(app)
+    command.name = name
+    return command
+
+
+def unavailable_command(name: str, problem: str, fix: str) -> Any:
+    """A command that takes any arguments and refuses with the reason why the real one is not there."""
+
+    def refuse() -> None:
+        raise UserError(f"wamdiff2 {name}", "a command that can be loaded", f"one that {problem}", fix)
+
+    app = typer.Typer(add_completion=False)
+    app.command(
+        name,
+        help=f"(unavailable: {problem}; {fix})",
+        add_help_option=False,
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    )(refuse)
+    return typer.main.get_command(app)
+
+
+app = typer.Typer(
+    cls=CommandGroup, add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"wamdiff2 {metadata.version('wamdiff2')}")
+        raise typer.Exit()
+
+
+@app.callback(invoke_without_command=True)
+def wamdiff2(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)] = False,
+) -> None:
+    """A vision-language-action driver: plan, drive closed loop, train and serve.
+
+    Exit codes: 0 done; 1 done, but a sample, route or check failed; 2 wrong use; 3 server, port or disk failed.
+    """
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def fail(error: object, code: ExitCode) -> int:
+    """Print one line on standard error, and return the exit code."""
+    line = " ".join(str(error).split())
+    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[bold red]error:[/] {escape(line)}")
+    return int(code)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit code; defects keep their traceback."""
+    try:
+        result = app(args=list(sys.argv[1:] if arguments is None else arguments), prog_name="wamdiff2", standalone_mode=False)
+    except UserError as error:
+        return fail(error, ExitCode.WRONG_USE)
+    except InfrastructureError as error:
+        return fail(error, ExitCode.INFRASTRUCTURE)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in EXTRA_OF_MODULE:
+            raise
+        return fail(f"{error.name}: expected to be installed, got no such module; {missing_module_hint(error)}", ExitCode.WRONG_USE)
+    except TyperException as error:
+        return fail(f"{error.format_message()} (wamdiff2 --help)", ExitCode.WRONG_USE)
+    except OSError as error:
+        if error.errno not in _INFRASTRUCTURE_ERRNOS:
+            raise
+        return fail(error, ExitCode.INFRASTRUCTURE)
+    return result if isinstance(result, int) else int(ExitCode.DONE)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,193 @@
+"""Conversation files: the one reader of the `{image, conversations}` JSON that evaluation, training and collection share.
+
+A file is a JSON list, or JSON lines when its name ends in `.jsonl`. Faults of the file are `UserError`; faults of one
+sample are `ConversationError`, so that a caller can skip the sample and go on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wamdiff2_core.errors import UserError
+from wamdiff2_core.prompts import IMAGE_PLACEHOLDER
+
+ROLES = ("system", "human", "gpt")
+
+
+class ConversationError(ValueError):
+    """One sample cannot be used; the message says why."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One message; `role` is one of `ROLES`."""
+
+    role: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """One sample.
+
+    Attributes:
+        turns: messages in order.
+        images: image paths as written in the file, in the order of the placeholders.
+        id: identifier given by the file, or None.
+        datasource: name of the data set, or None.
+        min_pixels, max_pixels: area limits that this sample asks for, or None.
+    """
+
+    turns: tuple[Turn, ...]
+    images: tuple[str, ...] = ()
+    id: str | int | None = None
+    datasource: str | None = None
+    min_pixels: int | None = None
+    max_pixels: int | None = None
+
+    @classmethod
+    def from_json(cls, data: object) -> Conversation:
+        """Read one object of a conversation file; keys it does not know are ignored.
+
+        Raises:
+            ConversationError: it has not the documented shape.
+        """
+        if not isinstance(data, Mapping):
+            raise ConversationError(f"expected an object, got {type(data).__name__}")
+        turns = data.get("conversations")
+        if not isinstance(turns, list) or not turns:
+            raise ConversationError("conversations: expected a list of at least one turn")
+        return cls(
+            turns=tuple(_turn(index, turn) for index, turn in enumerate(turns)),
+            images=image_paths(data.get("image")),
+            id=data.get("id"),
+            datasource=data.get("datasource"),
+            min_pixels=_pixels(data, "min_pixels"),
+            max_pixels=_pixels(data, "max_pixels"),
+        )
+
+    @property
+    def system(self) -> str | None:
+        """Text of the system turns before the first human turn, or None."""
+        texts = [turn.text for turn in self.turns[: self._first_human()] if turn.role == "system"]
+        return "\n".join(texts) if texts else None
+
+    @property
+    def question(self) -> str:
+        """Text of the first human turn.
+
+        Raises:
+            ConversationError: there is none, an answer stands before it, or its placeholders do not match the images.
+        """
+        first = self._first_human()
+        if any(turn.role == "gpt" for turn in self.turns[:first]):
+            raise ConversationError("conversations: expected the first human turn before any gpt turn")
+        text = self.turns[first].text
+        marks = text.count(IMAGE_PLACEHOLDER)
+        if marks != len(self.images):
+            raise ConversationError(f"image: expected one image per {IMAGE_PLACEHOLDER} ({marks}), got {len(self.images)}")
+        return text
+
+    @property
+    def answer(self) -> str | None:
+        """Text of the first gpt turn, or None."""
+        return next((turn.text for turn in self.turns if turn.role == "gpt"), None)
+
+    def _first_human(self) -> int:
+        for index, turn in enumerate(self.turns):
+            if turn.role == "human":
+                return index
+        raise ConversationError("conversations: expected a human turn, got none")
+
+
+def _turn(index: int, data: object) -> Turn:
+    if not isinstance(data, Mapping) or not isinstance(data.get("value"), str):
+        raise ConversationError(f"conversations[{index}]: expected {{from, value}} with a text value")
+    if data.get("from") not in ROLES:
+        raise ConversationError(f"conversations[{index}].from: expected one of {', '.join(ROLES)}, got {data.get('from')!r}")
+    return Turn(data["from"], data["value"])
+
+
+def _pixels(data: Mapping[str, Any], key: str) -> int | None:
+    value = data.get(key)
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        raise ConversationError(f"{key}: expected an integer >= 1, got {value!r}")
+    return value
+
+
+def image_paths(value: object) -> tuple[str, ...]:
+    """Paths of an `image` field: absent, one path, or a list of paths."""
+    paths = [] if value is None else [value] if isinstance(value, str) else value
+    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+        raise ConversationError(f"image: expected a path or a list of paths, got {value!r}")
+    return tuple(paths)
+
+
+def read_objects(path: Path) -> list[object]:
+    """All samples of a conversation file, unchecked one by one.
+
+    Raises:
+        UserError: no such file, a folder, not UTF-8, malformed JSON, or not a list.
+    """
+    field = str(path)
+    if path.is_dir():
+        raise UserError(field, "a JSON or JSONL file", "a folder")
+    if not path.exists():
+        raise UserError(field, "a JSON or JSONL file", "no such file")
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(field, "UTF-8 text", f"byte {error.object[error.start]:#x} at offset {error.start}") from None
+    except OSError as error:
+        raise UserError(field, "a readable file", error.strerror or str(error)) from None
+    if path.suffix == ".jsonl":
+        return [_loads(line, field, number) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    data = _loads(text, field, 1)
+    if not isinstance(data, list):
+        raise UserError(field, "a JSON list of samples", type(data).__name__, "JSON lines need the suffix .jsonl")
+    return data
+
+
+def _loads(text: str, field: str, first_line: int) -> object:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        where = f"{error.msg} at line {first_line + error.lineno - 1}, column {error.colno}"
+        raise UserError(field, "valid JSON", where) from None
+
+
+def resolve_image(path: str, beside: Path) -> Path:
+    """Absolute paths as they are; relative ones beside the conversation file, else below the working directory.
+
+    Raises:
+        ConversationError: there is no such file.
+    """
+    for candidate in (beside / path, Path(path)):
+        if candidate.is_file():
+            return candidate
+    raise ConversationError(f"image: expected an image file, got none at {path!r}")
+
+
+def read_rgb(path: Path) -> np.ndarray:
+    """(H, W, 3) uint8 RGB of an image file; transparency is laid on white, as Qwen's loader does.
+
+    Raises:
+        ConversationError: the file cannot be decoded.
+    """
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+                rgba = image.convert("RGBA")
+                white = Image.new("RGBA", rgba.size, "white")
+                return np.asarray(Image.alpha_composite(white, rgba).convert("RGB"))
+            return np.asarray(image.convert("RGB"))
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise ConversationError(f"image: cannot decode {path.name!r}: {error}") from None
