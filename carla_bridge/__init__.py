@@ -1,0 +1,1 @@
+"""The CARLA side: server, client, navigation, expert, closed loop."""
