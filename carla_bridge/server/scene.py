@@ -1,0 +1,133 @@
+"""What a picture is made of: cameras, actors, lanes, marks and scenery.
+
+Everything here is in CARLA's left-handed world: x, y right, z up, metres; pitch, yaw (clockwise from above), roll in
+degrees, signs as in `carla.Rotation`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+Rgb = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class RenderCamera:
+    """A pinhole camera.
+
+    Attributes:
+        x, y, z: optical centre, metres.
+        pitch, yaw, roll: degrees; it looks along its x axis.
+        width, height: image size, pixels.
+        fov: horizontal field of view, degrees.
+    """
+
+    x: float
+    y: float
+    z: float
+    pitch: float = 0.0
+    yaw: float = 0.0
+    roll: float = 0.0
+    width: int = 256
+    height: int = 128
+    fov: float = 90.0
+
+
+@dataclass(frozen=True)
+class RenderActor:
+    """A moving thing, placed by the middle of its foot on the ground.
+
+    Attributes:
+        kind: `vehicle`, `walker`, or anything else for a plain box.
+        x, y, z: actor origin, on the ground.
+        pitch, yaw, roll: degrees.
+        extent_x, extent_y, extent_z: half sizes, metres.
+        color_rgb: body colour.
+    """
+
+    kind: str
+    x: float
+    y: float
+    z: float
+    pitch: float = 0.0
+    yaw: float = 0.0
+    roll: float = 0.0
+    extent_x: float = 2.45
+    extent_y: float = 0.92
+    extent_z: float = 0.75
+    color_rgb: Rgb = (140, 140, 150)
+
+
+class BoxKind(Enum):
+    """Kinds of scenery."""
+
+    BUILDING = "building"
+    TREE = "tree"  # the box is the trunk; the crown is `crown_radius` wide and cannot be hit
+    LAMP = "lamp"
+    HEDGE = "hedge"
+
+
+@dataclass(frozen=True)
+class StaticBox:
+    """Scenery that can be seen and hit: an upright box.
+
+    Attributes:
+        kind: what it is.
+        x, y, z: middle of the box (z of its middle, not its foot).
+        yaw: degrees.
+        extent_x, extent_y, extent_z: half sizes.
+        color_rgb: main colour.
+        crown_radius: of a tree, metres; else 0.
+        floors: of a building; else 0.
+    """
+
+    kind: BoxKind
+    x: float
+    y: float
+    z: float
+    yaw: float
+    extent_x: float
+    extent_y: float
+    extent_z: float
+    color_rgb: Rgb
+    crown_radius: float = 0.0
+    floors: int = 0
+
+
+@dataclass(frozen=True)
+class LaneStrip:
+    """A lane's surface as two edges with the same number of points, in the direction of travel.
+
+    Attributes:
+        road_id, section_s_m, lane_id, in_junction: as in the OpenDRIVE file; a section is known by its start.
+        kind: OpenDRIVE lane type (`driving`, `sidewalk`, ...).
+        left_m, right_m: (N, 3) edges as seen by traffic in the lane.
+    """
+
+    road_id: int
+    section_s_m: float
+    lane_id: int
+    in_junction: bool
+    kind: str
+    left_m: np.ndarray
+    right_m: np.ndarray
+
+
+@dataclass(frozen=True)
+class MarkLine:
+    """A painted line or kerb between two lanes.
+
+    Attributes:
+        line_m: (N, 3) middle of the line.
+        kind: `solid`, `broken` or `curb`; double lines are given as two.
+        color: `white` or `yellow`.
+        width_m: width of the paint.
+    """
+
+    line_m: np.ndarray
+    kind: str
+    color: str
+    width_m: float
