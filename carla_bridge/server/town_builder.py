@@ -328,7 +328,7 @@ def _reproducible_text(opendrive: xodr.OpenDrive, centres: list[tuple[float, flo
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
 
 
-def town_command(
+def town(
     out: Annotated[Path, typer.Option(help="File to write the OpenDRIVE text of Wamtown01 to.")] = Path("Wamtown01.xodr"),
 ) -> None:
     """Write the town of the embedded world as an OpenDRIVE file."""

@@ -1,0 +1,199 @@
+"""Ground polygons of a town, in painting order: grass detail, shadows, sidewalks, asphalt, wear, marks.
+
+Stop lines and zebra crossings where lanes meet a junction are scenery: OpenDRIVE road marks cannot say them.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from carla_bridge.server.polygons import SUN, PolygonBuilder, Polygons
+from carla_bridge.server.scene import BoxKind, LaneStrip, MarkLine, Rgb, StaticBox
+from carla_bridge.server.scenery import rectangle
+
+ASPHALT: Rgb = (92, 93, 97)
+JUNCTION: Rgb = (88, 89, 93)
+SHOULDER: Rgb = (104, 103, 101)
+SIDEWALK: Rgb = (172, 168, 160)
+KERB: Rgb = (206, 202, 194)
+WHITE: Rgb = (236, 236, 232)
+YELLOW: Rgb = (232, 184, 54)
+GRASS: Rgb = (104, 136, 66)
+DASH_M, GAP_M = 3.0, 4.5
+LANE_COLORS = {"sidewalk": SIDEWALK, "shoulder": SHOULDER, "border": SHOULDER, "stop": SHOULDER, "biking": (120, 86, 78)}
+MARK_RANGE_M, WEAR_RANGE_M, GRASS_RANGE_M = 130.0, 45.0, 55.0
+
+
+def build_ground(name: str, lanes: Sequence[LaneStrip], marks: Sequence[MarkLine],
+                 boxes: Sequence[StaticBox]) -> Polygons:
+    """All ground polygons of a town; `name` seeds the small variations."""
+    rng = np.random.default_rng(zlib.crc32(f"{name}/ground".encode()))
+    ground = PolygonBuilder(4)
+    _grass(ground, lanes, rng)
+    for box in boxes:
+        _shadow(ground, box)
+    for lane in lanes:
+        if lane.kind == "sidewalk":
+            _surface(ground, lane, SIDEWALK)
+    for lane in lanes:
+        if lane.kind == "sidewalk":
+            # the traffic side of a sidewalk is its left edge, whichever way it is walked
+            _line(ground, lane.left_m, 0.18, KERB, 0.0, 70.0)
+            _joints(ground, lane)
+    for lane in lanes:
+        if lane.kind != "sidewalk":
+            _surface(ground, lane, JUNCTION if lane.in_junction else LANE_COLORS.get(lane.kind, ASPHALT))
+    for lane in lanes:
+        if lane.kind == "driving":
+            _wear(ground, lane, rng)
+    for mark in marks:
+        color = KERB if mark.kind == "curb" else YELLOW if mark.color == "yellow" else WHITE
+        _line(ground, mark.line_m, mark.width_m, color, DASH_M if mark.kind == "broken" else 0.0, MARK_RANGE_M)
+    _junction_marks(ground, lanes)
+    return ground.build()
+
+
+def _surface(ground: PolygonBuilder, lane: LaneStrip, color: Rgb) -> None:
+    for i in range(len(lane.left_m) - 1):
+        ground.add([lane.left_m[i], lane.left_m[i + 1], lane.right_m[i + 1], lane.right_m[i]], color, to_m=260.0)
+
+
+def _resample(line_m: np.ndarray, at_m: np.ndarray) -> np.ndarray:
+    arc = np.concatenate([[0.0], np.cumsum(np.linalg.norm(np.diff(line_m, axis=0), axis=1))])
+    return np.stack([np.interp(at_m, arc, line_m[:, k]) for k in range(3)], axis=1)
+
+
+def _length(line_m: np.ndarray) -> float:
+    return float(np.linalg.norm(np.diff(line_m, axis=0), axis=1).sum())
+
+
+def _line(ground: PolygonBuilder, line_m: np.ndarray, width_m: float, color: Rgb, dash_m: float, to_m: float) -> None:
+    """A painted line along a polyline; `dash_m` 0 is solid."""
+    if dash_m:
+        length = _length(line_m)
+        starts = np.arange(GAP_M / 2, length - dash_m / 2, dash_m + GAP_M)
+        pieces = [_resample(line_m, np.array([s, min(s + dash_m, length)])) for s in starts]
+    else:
+        pieces = [line_m]
+    for piece in pieces:
+        tangent = np.gradient(piece[:, :2], axis=0)
+        tangent /= np.maximum(np.linalg.norm(tangent, axis=1, keepdims=True), 1e-9)
+        side = np.zeros_like(piece)
+        side[:, 0], side[:, 1] = -tangent[:, 1], tangent[:, 0]
+        left, right = piece - side * width_m / 2, piece + side * width_m / 2
+        for i in range(len(piece) - 1):
+            ground.add([left[i], left[i + 1], right[i + 1], right[i]], color, to_m=to_m)
+
+
+def _joints(ground: PolygonBuilder, lane: LaneStrip) -> None:
+    """Slab joints of a sidewalk, 3 m apart."""
+    length = min(_length(lane.left_m), _length(lane.right_m))
+    scale = (_length(lane.left_m) / length, _length(lane.right_m) / length)
+    for s in np.arange(1.5, length, 3.0):
+        left = _resample(lane.left_m, np.array([s, s + 0.06]) * scale[0])
+        right = _resample(lane.right_m, np.array([s, s + 0.06]) * scale[1])
+        ground.add([left[0], left[1], right[1], right[0]], (146, 142, 134), to_m=30.0)
+
+
+def _across(lane: LaneStrip, start_m: float, end_m: float, inner: float, outer: float) -> np.ndarray:
+    """(4, 3) patch of a lane between two arc lengths and two fractions of its width (0 left, 1 right)."""
+    length = max(_length((lane.left_m + lane.right_m) / 2), 1e-6)
+    ends = np.array([start_m, end_m]) / length
+    left = _resample(lane.left_m, ends * _length(lane.left_m))
+    right = _resample(lane.right_m, ends * _length(lane.right_m))
+    a, b = left + inner * (right - left), left + outer * (right - left)
+    return np.array([a[0], a[1], b[1], b[0]])
+
+
+def _wear(ground: PolygonBuilder, lane: LaneStrip, rng: np.random.Generator) -> None:
+    """Darker tyre tracks, repair patches and manholes, so that the eye sees the road move."""
+    length = _length((lane.left_m + lane.right_m) / 2)
+    base = np.array(JUNCTION if lane.in_junction else ASPHALT, dtype=float)
+    if not lane.in_junction:
+        for start in np.arange(0.0, length, 12.0):
+            for middle in (0.27, 0.73):
+                end = min(start + 12.0, length)
+                ground.add(_across(lane, start, end, middle - 0.07, middle + 0.07), base * 0.94, to_m=WEAR_RANGE_M)
+    for start in np.arange(rng.uniform(0, 6), length - 2.0, 6.0 if not lane.in_junction else 9.0):
+        at, span = start + rng.uniform(0, 3), rng.uniform(0.5, 3.0)
+        inner = rng.uniform(0.05, 0.6)
+        outer = min(inner + rng.uniform(0.12, 0.5), 0.95)
+        if at + span < length and rng.random() < 0.7:
+            ground.add(_across(lane, at, at + span, inner, outer), base * rng.choice([0.86, 0.92, 1.07]),
+                       to_m=WEAR_RANGE_M)
+    if not lane.in_junction and length > 30.0:
+        at = rng.uniform(8.0, length - 8.0)
+        ground.add(_across(lane, at, at + 0.7, 0.42, 0.62), (62, 60, 60), to_m=WEAR_RANGE_M)
+
+
+def _grass(ground: PolygonBuilder, lanes: Sequence[LaneStrip], rng: np.random.Generator) -> None:
+    """Lighter and darker patches on the grass beside the outer lanes."""
+    for lane in lanes:
+        if lane.kind != "sidewalk":
+            continue
+        for s in np.arange(0.0, _length(lane.right_m), 3.0):
+            a, b = _resample(lane.right_m, np.array([s, s + 0.5]))
+            along = (b - a) / max(float(np.linalg.norm(b - a)), 1e-9)
+            right = np.array([-along[1], along[0], 0.0])
+            x, y, z = a + right * (1.5 + 20.0 * rng.random() ** 2)
+            corners = rectangle(x, y, float(rng.uniform(0, 180)), *rng.uniform(0.4, 2.2, 2))
+            shade = rng.choice([0.86, 0.92, 1.08, 1.14])
+            ground.add(np.column_stack([corners, np.full(4, z)]), np.array(GRASS) * shade * (1.0, 1.0, 0.92),
+                       to_m=GRASS_RANGE_M)
+
+
+def _shadow(ground: PolygonBuilder, box: StaticBox) -> None:
+    """Shadow on the grass; cut to 5 m so that a wide shadow never has to be blended onto a road."""
+    foot_z = box.z - box.extent_z
+    direction = -SUN[:2] / SUN[2]
+    color = np.array(GRASS) * 0.66
+    if box.kind is BoxKind.TREE:
+        radius = box.crown_radius
+        centre = np.array([box.x, box.y]) + 0.4 * direction
+        for yaw in (0.0, 45.0):
+            corners = rectangle(*centre, yaw, 0.75 * radius, 0.75 * radius)
+            ground.add(np.column_stack([corners, np.full(4, foot_z)]), color, to_m=90.0)
+    elif box.kind in (BoxKind.BUILDING, BoxKind.HEDGE):
+        cast = direction * min(2 * box.extent_z, 5.0)
+        corners = rectangle(box.x, box.y, box.yaw, box.extent_x, box.extent_y)
+        for a, b in zip(corners, np.roll(corners, -1, axis=0), strict=True):
+            quad = np.array([a, b, b + cast, a + cast])
+            ground.add(np.column_stack([quad, np.full(4, foot_z)]), color, to_m=120.0)
+
+
+def _junction_marks(ground: PolygonBuilder, lanes: Sequence[LaneStrip]) -> None:
+    """Stop lines of lanes that enter a junction, and zebra crossings on about half of the arms."""
+    inner = [lane for lane in lanes if lane.in_junction and lane.kind == "driving"]
+    if not inner:
+        return
+    heads = np.array([(lane.left_m[0] + lane.right_m[0]) / 2 for lane in inner])
+    tails = np.array([(lane.left_m[-1] + lane.right_m[-1]) / 2 for lane in inner])
+    for lane in lanes:
+        if lane.in_junction or lane.kind != "driving":
+            continue
+        length = _length((lane.left_m + lane.right_m) / 2)
+        if length < 15.0:
+            continue
+        entry = (lane.left_m[-1] + lane.right_m[-1]) / 2
+        exit_ = (lane.left_m[0] + lane.right_m[0]) / 2
+        enters = (np.linalg.norm(heads - entry, axis=1) < 0.5).sum() > 1
+        leaves = (np.linalg.norm(tails - exit_, axis=1) < 0.5).sum() > 1
+        forward = lane.lane_id < 0
+        for touches, at_entry in ((enters, True), (leaves, False)):
+            if not touches:
+                continue
+            zebra = _has_zebra(lane.road_id, at_road_end=forward == at_entry)
+            if zebra:
+                start = length - 3.8 if at_entry else 0.8
+                for inner_edge in np.arange(0.04, 0.92, 0.25):
+                    ground.add(_across(lane, start, start + 3.0, inner_edge, inner_edge + 0.13), WHITE, to_m=90.0)
+            if at_entry:
+                stop = length - (4.9 if zebra else 1.0)
+                ground.add(_across(lane, stop, stop + 0.4, 0.03, 0.97), WHITE, to_m=90.0)
+
+
+def _has_zebra(road_id: int, *, at_road_end: bool) -> bool:
+    return zlib.crc32(f"{road_id}/{at_road_end}".encode()) % 2 == 0
