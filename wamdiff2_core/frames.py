@@ -60,3 +60,11 @@ def pose_to_carla(pose: Pose2D) -> tuple[float, float, float]:
 def yaw_rate_from_carla(degps: float) -> float:
     """Yaw rate in rad/s, left positive, from CARLA's clockwise degrees per second."""
     return float(-np.deg2rad(degps))
+
+
+def rotation_to_carla(roll_deg: float, pitch_deg: float, yaw_deg: float) -> tuple[float, float, float]:
+    """CARLA `(pitch_deg, yaw_deg, roll_deg)` of an orientation given as REP-103 roll, pitch, yaw in degrees.
+
+    Mirroring y turns the senses of pitch and yaw about; roll keeps its own: the right side goes down in both.
+    """
+    return 0.0 - pitch_deg, 0.0 - yaw_deg, roll_deg
