@@ -200,3 +200,15 @@ class DatasetWriter:
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(simplejpeg.encode_jpeg(np.ascontiguousarray(rgb), quality=JPEG_QUALITY, colorsubsampling="444"))
         return relative
+
+
+def last_sample(file: Path | str) -> Sample | None:
+    """The last whole sample of a `.jsonl` file; None when there is no file or nothing in it."""
+    path = Path(file)
+    if not path.is_file():
+        return None
+    lines = path.read_bytes()
+    whole = lines[: lines.rfind(b"\n") + 1].rstrip(b"\n")
+    if not whole:
+        return None
+    return parse_sample(json.loads(whole[whole.rfind(b"\n") + 1 :]), path.parent, str(path))

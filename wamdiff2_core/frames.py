@@ -68,3 +68,14 @@ def rotation_to_carla(roll_deg: float, pitch_deg: float, yaw_deg: float) -> tupl
     Mirroring y turns the senses of pitch and yaw about; roll keeps its own: the right side goes down in both.
     """
     return 0.0 - pitch_deg, 0.0 - yaw_deg, roll_deg
+
+
+def angular_velocity_from_carla(xyz_radps: np.ndarray) -> np.ndarray:
+    """(3,) REP-103 rad/s from CARLA's left-handed axes; a rotation's axis mirrors with the opposite sign of a vector."""
+    x, y, z = xyz_radps
+    return np.array([0.0 - x, y, 0.0 - z], dtype=np.float64)
+
+
+def yaw_from_compass(compass_rad: float) -> float:
+    """Yaw in the map frame from CARLA's compass: 0 at north, which is +y of the map, growing clockwise."""
+    return wrap_angle(np.pi / 2 - compass_rad)

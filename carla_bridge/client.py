@@ -1,0 +1,458 @@
+"""The simulation as the bridge sees it: one ego vehicle with sensors, moved tick by tick through the `carla` library.
+
+Works the same against CARLA 0.9.16 and against the embedded server. Everything that leaves this module is REP-103; the
+library's left-handed numbers end here. The tick is synchronous and exact: it returns when every sensor that is due for
+the new frame has delivered precisely that frame.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, TypeVar
+
+import carla
+import numpy as np
+
+from carla_bridge.vehicle_control import PedalMap, to_pedals
+from wamdiff2_core.config import CameraSpec
+from wamdiff2_core.errors import InfrastructureError, UserError
+from wamdiff2_core.frames import (
+    angular_velocity_from_carla,
+    flip_y,
+    pose_from_carla,
+    pose_to_carla,
+    rotation,
+    rotation_to_carla,
+    yaw_from_compass,
+    yaw_rate_from_carla,
+)
+from wamdiff2_core.types import CameraFrame, EgoState, Pose2D, VehicleCommand
+
+LOG = logging.getLogger(__name__)
+T = TypeVar("T")
+EGO_BLUEPRINT = "vehicle.lincoln.mkz_2020"
+# CARLA refuses to spawn a vehicle that touches the ground; the embedded server has no such trouble.
+SPAWN_LIFTS_M = (0.0, 0.2, 0.5)
+
+
+@dataclass(frozen=True)
+class CameraMount:
+    """A camera on the ego vehicle, and every how many ticks it takes a picture."""
+
+    spec: CameraSpec = CameraSpec()
+    every_ticks: int = 5
+
+
+@dataclass(frozen=True)
+class ImuReading:
+    """Inertial measurement in base_link.
+
+    Attributes:
+        acceleration_mps2: (3,) specific force, gravity included.
+        angular_velocity_radps: (3,).
+        yaw_rad: heading in the map frame, from the compass.
+    """
+
+    acceleration_mps2: np.ndarray
+    angular_velocity_radps: np.ndarray
+    yaw_rad: float
+
+
+@dataclass(frozen=True)
+class GnssReading:
+    """Geodetic position, WGS 84: degrees and metres."""
+
+    latitude_deg: float
+    longitude_deg: float
+    altitude_m: float
+
+
+@dataclass(frozen=True)
+class Collision:
+    """A contact of the ego vehicle: when, with what kind of actor, and the impulse in N s."""
+
+    frame: int
+    other_type: str
+    impulse_ns: float
+
+
+@dataclass(frozen=True)
+class SimulationFrame:
+    """The world after one tick.
+
+    Attributes:
+        frame: the server's frame number.
+        stamp_ns: simulated time, nanoseconds.
+        ego: motion and pose of the ego vehicle.
+        images: pictures taken on this very frame, by camera name; a camera that was not due is absent.
+        collisions: contacts reported since the last tick.
+    """
+
+    frame: int
+    stamp_ns: int
+    ego: EgoState
+    images: dict[str, CameraFrame] = field(default_factory=dict)
+    imu: ImuReading | None = None
+    gnss: GnssReading | None = None
+    collisions: tuple[Collision, ...] = ()
+
+
+class _Stream:
+    """Measurements of one sensor, matched to frames."""
+
+    def __init__(self, name: str, actor: Any, period: int) -> None:
+        self.name, self.actor, self.period = name, actor, period
+        self._phase: int | None = None if period > 1 else 0
+        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        actor.listen(self._queue.put)
+
+    def learn_phase(self, wait_s: float) -> bool:
+        """Find out on which frames a paced sensor fires, from one measurement; True once known."""
+        if self._phase is None:
+            try:
+                self._phase = self._queue.get(timeout=wait_s).frame % self.period
+            except queue.Empty:
+                return False
+        return True
+
+    def take(self, frame: int, deadline: float) -> Any | None:
+        """The measurement of `frame`, or None when the sensor is not due.
+
+        Raises:
+            InfrastructureError: it was due and did not come in time, or was left out.
+        """
+        if self._phase is None or frame % self.period != self._phase:
+            return None
+        newest = None
+        while True:
+            try:
+                measurement = self._queue.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                raise InfrastructureError(
+                    f"sensor {self.name}: nothing for frame {frame} in time, newest is {newest}"
+                ) from None
+            newest = measurement.frame
+            if newest == frame:
+                return measurement
+            if newest > frame:
+                raise InfrastructureError(f"sensor {self.name}: frame {frame} was left out, next is {newest}")
+
+    def drain(self) -> list[Any]:
+        """Everything that has come, for a sensor that reports events."""
+        events = []
+        while not self._queue.empty():
+            events.append(self._queue.get())
+        return events
+
+
+class _Watchdog:
+    """Runs calls on a thread of its own, so that one which never comes back ends in an error instead of a hang."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+        threading.Thread(target=self._serve, name="carla-tick", daemon=True).start()
+
+    def call(self, function: Callable[[], T], timeout_s: float, what: str) -> T:
+        self._calls.put(function)
+        try:
+            result, error = self._results.get(timeout=timeout_s)
+        except queue.Empty:
+            raise InfrastructureError(f"{what} did not come back within {timeout_s:g} s") from None
+        if error is not None:
+            raise InfrastructureError(f"{what} failed: {error}") from error
+        return result  # type: ignore[no-any-return]
+
+    def stop(self) -> None:
+        self._calls.put(None)
+
+    def _serve(self) -> None:
+        while (function := self._calls.get()) is not None:
+            try:
+                self._results.put((function(), None))
+            except Exception as error:
+                self._results.put((None, error))
+
+
+class Simulation:
+    """Owns the connection, the tick, the ego vehicle and its sensors. A context manager: leaving it puts the server
+    back as it was.
+
+    Attributes:
+        map: the server's `carla.Map`.
+        pedal_map: how the ego vehicle answers its pedals.
+    """
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 2000,
+        *,
+        ego_pose: Pose2D,
+        cameras: Sequence[CameraMount] = (CameraMount(),),
+        town: str | None = None,
+        inertial: bool = True,
+        fixed_delta_s: float = 0.05,
+        timeout_s: float = 10.0,
+        blueprint: str = EGO_BLUEPRINT,
+    ) -> None:
+        """Connect, load the town, spawn the ego vehicle and its sensors, and tick until every camera has fired once.
+
+        Args:
+            host, port: of the server.
+            ego_pose: where to spawn, `map_from_base`.
+            cameras: the rig of the planner, and any further cameras, as for a video.
+            town: name of a town to load when the server has another one open; None keeps what is there.
+            inertial: also mount IMU and GNSS.
+            fixed_delta_s: simulated time of a tick.
+            timeout_s: limit for every call and for every tick, wall clock.
+            blueprint: kind of the ego vehicle.
+
+        Raises:
+            InfrastructureError: no server there, or it failed on the way.
+            UserError: no such town or blueprint, or the pose is taken.
+        """
+        self._timeout_s = timeout_s
+        self._fixed_delta_s = fixed_delta_s
+        self._watchdog = _Watchdog()
+        self._actors: list[Any] = []
+        self._streams: dict[str, _Stream] = {}
+        self._original_settings: Any = None
+        self._world: Any = None
+        try:
+            self._connect(host, port, town)
+            self._spawn_ego(ego_pose, blueprint)
+            self._mount_sensors(cameras, inertial)
+            self._warm_up(max((mount.every_ticks for mount in cameras), default=1))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def camera_names(self) -> tuple[str, ...]:
+        """Names of all cameras."""
+        return tuple(self._cameras)
+
+    @property
+    def world(self) -> Any:
+        """The `carla.World`, for what this class does not do."""
+        return self._world
+
+    @property
+    def ego_id(self) -> int:
+        """Actor id of the ego vehicle."""
+        return int(self._ego.id)
+
+    def apply(self, command: VehicleCommand) -> None:
+        """Set the ego vehicle's controls for the next ticks."""
+        pedals = to_pedals(command, self.pedal_map)
+        self._ego.apply_control(carla.VehicleControl(throttle=pedals.throttle, steer=pedals.steer, brake=pedals.brake))
+
+    def place_ego(self, pose: Pose2D, speed_mps: float = 0.0) -> None:
+        """Put the ego vehicle somewhere else, driving straight on at a speed, from the next tick on."""
+        self._ego.apply_control(carla.VehicleControl())
+        self._ego.set_transform(self._transform(pose, self._lift_m))
+        vx, vy = flip_y(rotation(pose.yaw_rad) @ [speed_mps, 0.0])
+        self._ego.set_target_velocity(carla.Vector3D(float(vx), float(vy), 0.0))
+
+    def tick(self) -> SimulationFrame:
+        """Move the world on by one step.
+
+        Raises:
+            InfrastructureError: the server or a sensor did not answer in time.
+        """
+        deadline = time.monotonic() + self._timeout_s
+        # The library's own limit comes first; the watchdog is for waits inside the library that have none.
+        frame = self._watchdog.call(lambda: self._world.tick(self._timeout_s), self._timeout_s + 5.0, "world.tick")
+        snapshot = self._world.get_snapshot()
+        if snapshot.frame != frame:
+            raise InfrastructureError(f"world snapshot: expected frame {frame}, got {snapshot.frame}; a second client ticks")
+        actor = snapshot.find(self._ego.id)
+        if actor is None:
+            raise InfrastructureError(f"frame {frame}: the ego vehicle is gone")
+        stamp_ns = round(snapshot.timestamp.elapsed_seconds * 1e9)
+        taken = {name: stream.take(frame, deadline) for name, stream in self._streams.items() if name != "collision"}
+        return SimulationFrame(
+            frame=frame,
+            stamp_ns=stamp_ns,
+            ego=_ego_state(actor, stamp_ns),
+            images={name: _camera_frame(name, taken[name], stamp_ns) for name in self._cameras if taken[name] is not None},
+            imu=_imu(taken["imu"]) if "imu" in taken else None,
+            gnss=_gnss(taken["gnss"]) if "gnss" in taken else None,
+            collisions=tuple(_collision(event) for event in self._streams["collision"].drain()),
+        )
+
+    def close(self) -> None:
+        """Destroy what was spawned and restore the server's settings. Never raises; safe to call twice."""
+        for actor in reversed(self._actors):
+            try:
+                if hasattr(actor, "stop"):
+                    actor.stop()
+                actor.destroy()
+            except RuntimeError as error:
+                LOG.warning("could not destroy actor %s: %s", actor.id, error)
+        self._actors.clear()
+        self._streams.clear()
+        if self._original_settings is not None:
+            try:
+                self._world.apply_settings(self._original_settings)
+            except RuntimeError as error:
+                LOG.warning("could not restore the server's settings: %s", error)
+            self._original_settings = None
+        self._watchdog.stop()
+
+    def __enter__(self) -> Simulation:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _connect(self, host: str, port: int, town: str | None) -> None:
+        try:
+            self._client = carla.Client(host, port, worker_threads=4)
+            self._client.set_timeout(self._timeout_s)
+            self._world = self._client.get_world()
+            if town is not None and _short(self._world.get_map().name) != _short(town):
+                self._load(town)
+            self.map = self._world.get_map()
+            settings = self._world.get_settings()
+            self._original_settings = self._world.get_settings()
+            settings.synchronous_mode = True
+            settings.fixed_delta_seconds = self._fixed_delta_s
+            self._world.apply_settings(settings)
+        except RuntimeError as error:
+            raise InfrastructureError(f"CARLA server at {host}:{port}: {error}") from error
+
+    def _load(self, town: str) -> None:
+        known = sorted({_short(name) for name in self._client.get_available_maps()})
+        if _short(town) not in known:
+            raise UserError("town", "one of the server's towns (" + ", ".join(known) + ")", town)
+        self._world = self._client.load_world(_short(town))
+
+    def _transform(self, pose: Pose2D, lift_m: float) -> Any:
+        x, y, yaw = pose_to_carla(pose)
+        ground = self.map.get_waypoint(carla.Location(x, y, 0.0))
+        z = ground.transform.location.z if ground is not None else 0.0
+        return carla.Transform(carla.Location(x, y, z + lift_m), carla.Rotation(yaw=yaw))
+
+    def _spawn_ego(self, pose: Pose2D, blueprint: str) -> None:
+        library = self._world.get_blueprint_library()
+        try:
+            description = library.find(blueprint)
+        except (IndexError, RuntimeError):
+            raise UserError("ego blueprint", "a vehicle of the server", blueprint) from None
+        description.set_attribute("role_name", "hero")
+        for lift_m in SPAWN_LIFTS_M:
+            self._ego = self._world.try_spawn_actor(description, self._transform(pose, lift_m))
+            if self._ego is not None:
+                self._lift_m = lift_m
+                self._actors.append(self._ego)
+                break
+        else:
+            raise UserError("ego pose", "a free place", pose, "another vehicle may stand there")
+        steering = max(wheel.max_steer_angle for wheel in self._ego.get_physics_control().wheels)
+        self.pedal_map = PedalMap(max_steer_rad=float(np.deg2rad(steering)))
+
+    def _mount_sensors(self, cameras: Sequence[CameraMount], inertial: bool) -> None:
+        self._cameras = {mount.spec.name: mount for mount in cameras}
+        if len(self._cameras) != len(cameras):
+            raise UserError("cameras", "distinct names", [mount.spec.name for mount in cameras])
+        for name, mount in self._cameras.items():
+            spec = mount.spec
+            pitch, yaw, roll = rotation_to_carla(spec.roll_deg, spec.pitch_deg, spec.yaw_deg)
+            x, y, z = flip_y(np.array([spec.x_m, spec.y_m, spec.z_m]))
+            attributes = {
+                "image_size_x": str(spec.width_px), "image_size_y": str(spec.height_px), "fov": str(spec.hfov_deg),
+                "sensor_tick": str(self._fixed_delta_s * mount.every_ticks if mount.every_ticks > 1 else 0.0),
+            }
+            transform = carla.Transform(carla.Location(float(x), float(y), float(z)), carla.Rotation(pitch, yaw, roll))
+            self._mount(name, "sensor.camera.rgb", transform, attributes, mount.every_ticks)
+        if inertial:
+            self._mount("imu", "sensor.other.imu", carla.Transform())
+            self._mount("gnss", "sensor.other.gnss", carla.Transform())
+        self._mount("collision", "sensor.other.collision", carla.Transform())
+
+    def _mount(
+        self, name: str, blueprint: str, transform: Any, attributes: dict[str, str] | None = None, period: int = 1
+    ) -> None:
+        description = self._world.get_blueprint_library().find(blueprint)
+        for key, value in (attributes or {}).items():
+            description.set_attribute(key, value)
+        actor = self._world.spawn_actor(description, transform, attach_to=self._ego)
+        self._actors.append(actor)
+        self._streams[name] = _Stream(name, actor, period)
+
+    def _warm_up(self, longest_period: int) -> None:
+        """Tick until subscriptions are live and the phase of every paced camera is known."""
+        paced = [self._streams[name] for name in self._cameras]
+        deadline = time.monotonic() + self._timeout_s
+        ticks = 0
+        while True:
+            frame = self._watchdog.call(lambda: self._world.tick(self._timeout_s), self._timeout_s + 5.0, "world.tick")
+            ticks += 1
+            known = [stream.learn_phase(0.2) for stream in paced]
+            live = all(self._arrived(name, frame) for name in self._streams if name != "collision" and self._per_tick(name))
+            if all(known) and live:
+                return
+            if time.monotonic() > deadline and ticks > longest_period:
+                silent = [stream.name for stream, ok in zip(paced, known, strict=True) if not ok]
+                raise InfrastructureError(f"sensors gave nothing within {self._timeout_s:g} s: {silent or 'imu or gnss'}")
+
+    def _per_tick(self, name: str) -> bool:
+        return self._streams[name].period == 1
+
+    def _arrived(self, name: str, frame: int) -> bool:
+        try:
+            self._streams[name].take(frame, time.monotonic() + 0.2)
+        except InfrastructureError:
+            return False
+        return True
+
+
+def _short(map_name: str) -> str:
+    return map_name.rsplit("/", 1)[-1]
+
+
+def _vector(v: Any) -> np.ndarray:
+    return flip_y(np.array([v.x, v.y, v.z]))
+
+
+def _ego_state(actor: Any, stamp_ns: int) -> EgoState:
+    transform = actor.get_transform()
+    pose = pose_from_carla(transform.location.x, transform.location.y, transform.rotation.yaw)
+    base_from_map = rotation(pose.yaw_rad).T
+    return EgoState(
+        velocity_mps=base_from_map @ _vector(actor.get_velocity())[:2],
+        acceleration_mps2=base_from_map @ _vector(actor.get_acceleration())[:2],
+        yaw_rate_radps=yaw_rate_from_carla(actor.get_angular_velocity().z),
+        map_from_base=pose,
+        stamp_ns=stamp_ns,
+    )
+
+
+def _camera_frame(name: str, image: Any, stamp_ns: int) -> CameraFrame:
+    bgra = np.frombuffer(image.raw_data, dtype=np.uint8).reshape(image.height, image.width, 4)
+    return CameraFrame(np.ascontiguousarray(bgra[:, :, 2::-1]), stamp_ns, name)
+
+
+def _imu(measurement: Any) -> ImuReading:
+    gyro = measurement.gyroscope
+    return ImuReading(
+        acceleration_mps2=_vector(measurement.accelerometer),
+        angular_velocity_radps=angular_velocity_from_carla(np.array([gyro.x, gyro.y, gyro.z])),
+        yaw_rad=yaw_from_compass(measurement.compass),
+    )
+
+
+def _gnss(measurement: Any) -> GnssReading:
+    return GnssReading(measurement.latitude, measurement.longitude, measurement.altitude)
+
+
+def _collision(event: Any) -> Collision:
+    return Collision(event.frame, event.other_actor.type_id, event.normal_impulse.length())
