@@ -1,0 +1,191 @@
+"""The server as a whole: two ports, one event loop, and the clock of asynchronous mode."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from carla_bridge.server.handlers import all_methods
+from carla_bridge.server.rpc import RpcConnection
+from carla_bridge.server.streams import StreamHub
+from carla_bridge.server.world import RendererLike, TownLike, World
+from wamdiff2_core.errors import InfrastructureError, UserError
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """How to serve.
+
+    Attributes:
+        port: of the RPC; streams use the next one.
+        host: IPv4 address to bind.
+        town: name of a shipped town, or path of an OpenDRIVE file.
+        seed: of the world's random choices.
+    """
+
+    port: int = 2000
+    host: str = "127.0.0.1"
+    town: str = "Wamtown01"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.port <= 65534:
+            raise UserError("--port", "1..65534 (streams use the next one)", self.port)
+
+
+class EmbeddedServer:
+    """The server, to be run in this thread or, in tests, in one of its own.
+
+    A `carla.Client` must not live in the same process: some of its calls keep the interpreter lock while they wait for
+    the server, which then cannot answer.
+
+    Args:
+        config: how to serve.
+        make_town, make_renderer: replace the town and the renderer, for tests.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        *,
+        make_town: Callable[[str], TownLike] | None = None,
+        make_renderer: Callable[[TownLike], RendererLike] | None = None,
+    ) -> None:
+        self.config = config
+        self._make_town, self._make_renderer = make_town or _load_town, make_renderer or _load_renderer
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped: asyncio.Event | None = None
+        self._thread: threading.Thread | None = None
+        self.world: World | None = None
+
+    def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
+        """Serve until `stop`, SIGTERM or SIGINT.
+
+        Args:
+            on_ready: called once both ports accept connections.
+
+        Raises:
+            InfrastructureError: a port is taken.
+            UserError: no such town.
+        """
+        asyncio.run(self._serve(on_ready))
+
+    def stop(self) -> None:
+        """End `run`; may be called from any thread."""
+        if self._loop is not None and self._stopped is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended by itself
+                self._loop.call_soon_threadsafe(self._stopped.set)
+
+    def __enter__(self) -> EmbeddedServer:
+        ready, failure = threading.Event(), []
+
+        def work() -> None:
+            try:
+                self.run(ready.set)
+            except Exception as error:
+                failure.append(error)
+                ready.set()
+
+        self._thread = threading.Thread(target=work, name="embedded-server", daemon=True)
+        self._thread.start()
+        ready.wait()
+        if failure:
+            raise failure[0]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        if self._thread is not None:
+            self._thread.join(timeout=5.0)
+
+    async def _serve(self, on_ready: Callable[[], None]) -> None:
+        self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
+        config = self.config
+        hub = StreamHub(config.host, config.port + 1)
+        self.world = world = World(
+            self._make_town(config.town),
+            hub,
+            load_town=self._make_town,
+            parse_town=_parse_town,
+            make_renderer=self._make_renderer,
+            town_names=_shipped_towns,
+            seed=config.seed,
+        )
+        table = all_methods()
+        rpc = await self._listen(lambda: RpcConnection(table, world), config.port)
+        try:
+            streams = await self._listen(hub.protocol, config.port + 1)
+        except InfrastructureError:
+            rpc.close()
+            raise
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._loop.add_signal_handler(number, self._stopped.set)
+        clock = asyncio.create_task(_free_running(world))
+        try:
+            on_ready()
+            await self._stopped.wait()
+        finally:
+            clock.cancel()
+            rpc.close()
+            streams.close()
+            hub.close()
+
+    async def _listen(self, protocol: Callable[[], asyncio.BaseProtocol], port: int) -> asyncio.Server:
+        assert self._loop is not None
+        try:
+            return await self._loop.create_server(protocol, self.config.host, port)
+        except OSError as error:
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise InfrastructureError(
+                f"cannot listen on {self.config.host}:{port}: {reason}; stop what uses it, or choose another --port"
+                " (the server needs that port and the next one)"
+            ) from error
+
+
+async def _free_running(world: World) -> None:
+    """Tick in wall-clock time while the world is asynchronous."""
+    loop = asyncio.get_running_loop()
+    due = loop.time()
+    while True:
+        due = max(due + world.delta_s, loop.time())
+        await asyncio.sleep(due - loop.time())
+        if not world.settings.synchronous:
+            try:
+                world.step(world.delta_s)
+            except Exception:  # one bad tick must not stop time
+                LOG.exception("tick %d failed", world.frame)
+
+
+def _shipped_towns() -> list[str]:
+    return [path.stem for path in (Path(__file__).parent / "towns").glob("*.xodr")]
+
+
+def _load_town(name: str) -> TownLike:
+    from carla_bridge.server.town import Town
+
+    return Town.load(name)
+
+
+def _parse_town(name: str, opendrive: str) -> TownLike:
+    from carla_bridge.server.town import Town
+
+    return Town.from_opendrive(name, opendrive)
+
+
+def _load_renderer(town: TownLike) -> RendererLike:
+    from carla_bridge.server.renderer import Renderer
+
+    return Renderer(town)

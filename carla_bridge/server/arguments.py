@@ -1,0 +1,101 @@
+"""Checked reading of request arguments: what a client sends never reaches the state unless it has the right shape."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from carla_bridge.server.poses import Pose
+from carla_bridge.server.vehicle_dynamics import Pedals
+
+
+class RpcError(Exception):
+    """A request that cannot be answered; the message travels to the client, which raises it as RuntimeError."""
+
+
+def number(value: Any, name: str = "number") -> float:
+    """A finite float."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise RpcError(f"{name}: expected a finite number, got {_shown(value)}")
+    return float(value)
+
+
+def whole(value: Any, name: str = "id") -> int:
+    """An integer that is not negative."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise RpcError(f"{name}: expected a non-negative integer, got {_shown(value)}")
+    return value
+
+
+def text(value: Any, name: str = "text") -> str:
+    """A string."""
+    if not isinstance(value, str):
+        raise RpcError(f"{name}: expected a string, got {_shown(value)}")
+    return value
+
+
+def numbers(value: Any, count: int, name: str) -> list[float]:
+    """A list of exactly `count` finite floats."""
+    if not isinstance(value, list | tuple) or len(value) != count:
+        raise RpcError(f"{name}: expected {count} numbers, got {_shown(value)}")
+    return [number(item, name) for item in value]
+
+
+def vector(value: Any, name: str = "vector") -> tuple[float, float, float]:
+    """A location, rotation or velocity."""
+    x, y, z = numbers(value, 3, name)
+    return x, y, z
+
+
+def transform(value: Any) -> Pose:
+    """A transform: [[x, y, z], [pitch, yaw, roll]]."""
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise RpcError(f"transform: expected [location, rotation], got {_shown(value)}")
+    return Pose(*vector(value[0], "location"), *vector(value[1], "rotation"))
+
+
+def optional(value: Any, name: str = "optional") -> Any | None:
+    """What an optional carries: [true, v] or [false]."""
+    if not isinstance(value, list | tuple) or not value or (value[0] and len(value) != 2):
+        raise RpcError(f"{name}: expected [true, value] or [false], got {_shown(value)}")
+    return value[1] if value[0] else None
+
+
+def vehicle_control(value: Any) -> tuple[Pedals, bool, int]:
+    """Pedals, manual_gear and gear of a `VehicleControl`.
+
+    The client's TrafficManager really sends NaN (a brake of 0 over 0 for a stopped car): NaN throttle and steer mean 0,
+    a NaN brake means 1. Anything out of range is clipped, as CARLA does.
+    """
+    if not isinstance(value, list | tuple) or len(value) != 7:
+        raise RpcError(f"control: expected 7 fields, got {_shown(value)}")
+    throttle, steer, brake = (_demand(v, if_nan) for v, if_nan in zip(value[:3], (0.0, 0.0, 1.0), strict=True))
+    gear = value[6]
+    if isinstance(gear, bool) or not isinstance(gear, int) or not -(2**31) <= gear < 2**31:
+        raise RpcError(f"gear: expected a 32-bit integer, got {_shown(gear)}")
+    pedals = Pedals(
+        min(max(throttle, 0.0), 1.0),
+        min(max(steer, -1.0), 1.0),
+        min(max(brake, 0.0), 1.0),
+        bool(value[3]),
+        bool(value[4]),
+    )
+    return pedals, bool(value[5]), gear
+
+
+def walker_control(value: Any) -> tuple[tuple[float, float, float], float, bool]:
+    """Direction, speed in m/s and jump of a `WalkerControl`."""
+    if not isinstance(value, list | tuple) or len(value) != 3:
+        raise RpcError(f"walker control: expected 3 fields, got {_shown(value)}")
+    return vector(value[0], "direction"), number(value[1], "speed"), bool(value[2])
+
+
+def _demand(value: Any, if_nan: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise RpcError(f"control: expected a number, got {_shown(value)}")
+    return if_nan if math.isnan(value) else float(max(-1e9, min(1e9, value)))
+
+
+def _shown(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 80 else shown[:77] + "..."

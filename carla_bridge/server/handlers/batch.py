@@ -1,0 +1,102 @@
+"""`apply_batch`: many commands in one request.
+
+A command is `[[index, body]]`, a variant. One command's failure is its own result and does not stop the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from carla_bridge.server import wire
+from carla_bridge.server.arguments import RpcError, optional, transform, whole
+from carla_bridge.server.handlers import actors, environment, vehicles
+from carla_bridge.server.rpc import LOG, MethodTable
+from carla_bridge.server.world import World
+
+METHODS = MethodTable()
+FUTURE_ACTOR = 0  # stands for the actor that the surrounding SpawnActor makes
+SPAWN, DESTROY, WALKER_STATE = 0, 1, 7
+
+_COMMANDS: dict[int, Callable[..., Any]] = {  # index of the variant -> what a single request of that kind calls
+    2: vehicles.apply_control_to_vehicle,
+    4: vehicles.apply_control_to_walker,
+    5: vehicles.apply_physics_control,
+    6: actors.set_actor_transform,
+    8: actors.set_actor_target_velocity,
+    9: actors.set_actor_target_angular_velocity,
+    14: actors.set_actor_simulate_physics,
+    15: actors.set_actor_enable_gravity,
+    16: actors.set_actor_autopilot,
+    17: vehicles.show_vehicle_debug_telemetry,
+    18: vehicles.set_vehicle_light_state,
+    19: actors.set_actor_location,
+}
+_WITHOUT_EFFECT = {10, 11, 12, 13, 20}  # impulse, force, angular impulse, torque, console command
+
+
+@METHODS.returns_bare
+def apply_batch(world: World, commands: list, do_tick: bool = False) -> list:
+    """Run commands in order; the results are not wrapped as a whole, each is an envelope of an actor id."""
+    if not isinstance(commands, list):
+        raise RpcError("commands: expected a list")
+    results = [_result(world, command) for command in commands]
+    if do_tick:
+        world.step(world.delta_s)
+    return results
+
+
+def _result(world: World, command: Any) -> list:
+    try:
+        return wire.value(_run(world, command))
+    except RpcError as error:
+        return wire.value_error(str(error))
+    except Exception as error:
+        LOG.exception("batch command failed")
+        return wire.value_error(f"{type(error).__name__}: {error}")
+
+
+def _run(world: World, command: Any, spawned_id: int | None = None) -> int:
+    index, body = _variant(command)
+    if index == SPAWN:
+        return _spawn(world, body)
+    actor_id = whole(body[0], "actor id") if body else 0
+    if actor_id == FUTURE_ACTOR and spawned_id is not None:
+        actor_id = spawned_id
+    arguments = body[1:]
+    if index == DESTROY:
+        world.destroy(actor_id)
+    elif index == WALKER_STATE:
+        actors.set_actor_transform(world, actor_id, arguments[0])
+    elif index in _COMMANDS:
+        try:
+            _COMMANDS[index](world, actor_id, *arguments)
+        except TypeError as error:
+            raise RpcError(f"batch command {index}: wrong arguments ({error})") from error
+    elif index == 21:
+        environment.METHODS["set_traffic_light_state"].function(world, actor_id, *arguments)
+    elif index not in _WITHOUT_EFFECT:
+        raise RpcError(f"batch command {index} is not known to the embedded server")
+    return actor_id
+
+
+def _spawn(world: World, body: list) -> int:
+    if len(body) < 4:
+        raise RpcError("SpawnActor: expected description, transform, parent, .., do_after")
+    parent_id = optional(body[2], "parent")
+    actor = world.spawn(body[0], transform(body[1]), None if parent_id is None else whole(parent_id, "parent"))
+    for command in body[-1] if isinstance(body[-1], list) else ():
+        _run(world, command, spawned_id=actor.id)
+    return actor.id
+
+
+def _variant(command: Any) -> tuple[int, list]:
+    if (
+        not isinstance(command, list)
+        or len(command) != 1
+        or not isinstance(command[0], list)
+        or len(command[0]) != 2
+        or not isinstance(command[0][1], list)
+    ):
+        raise RpcError("command: expected [[index, body]]")
+    return whole(command[0][0], "command index"), command[0][1]

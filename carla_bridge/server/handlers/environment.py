@@ -1,0 +1,151 @@
+"""Weather, street lights, traffic lights, and queries about the town's objects.
+
+The embedded world keeps the weather a client sets but does not draw it, and it has no traffic lights yet: requests that
+name one fail as they would in CARLA, those about all of them do nothing.
+"""
+
+from __future__ import annotations
+
+from carla_bridge.server.arguments import RpcError, numbers, vector
+from carla_bridge.server.rpc import MethodTable
+from carla_bridge.server.world import World
+
+METHODS = MethodTable()
+WEATHER_FIELDS = 14
+ROAD_LABEL = 1
+
+
+@METHODS.returns_value
+def get_weather_parameters(world: World) -> list[float]:
+    """The weather last set."""
+    return world.weather
+
+
+@METHODS.returns_nothing
+def set_weather_parameters(world: World, weather: list) -> None:
+    """Remember the weather."""
+    world.weather = numbers(weather, WEATHER_FIELDS, "weather")
+
+
+@METHODS.returns_value
+def get_imui_gravity(world: World) -> float:
+    """Gravity in m/s^2."""
+    return 9.81
+
+
+@METHODS.returns_nothing
+def set_imui_gravity(world: World, gravity: float) -> None:
+    """Accepted, without effect."""
+
+
+@METHODS.returns_nothing
+def update_day_night_cycle(world: World, client_id: int, active: bool) -> None:
+    """Street lights do not follow the sun here."""
+
+
+@METHODS.returns_value
+def query_lights_state(world: World, client_id: int) -> list:
+    """Street lights that a client may switch: none."""
+    return []
+
+
+@METHODS.returns_nothing
+def update_lights_state(world: World, client_id: int, lights: list, discard: bool = False) -> None:
+    """There are no street lights to switch."""
+
+
+@METHODS.returns_nothing
+def freeze_all_traffic_lights(world: World, frozen: bool) -> None:
+    """There are none."""
+
+
+@METHODS.returns_nothing
+def reset_all_traffic_lights(world: World) -> None:
+    """There are none."""
+
+
+@METHODS.returns_value
+def get_group_traffic_lights(world: World, actor_id: int) -> list:
+    """Ids of the lights of the same junction: none."""
+    return []
+
+
+@METHODS.returns_value
+def get_light_boxes(world: World, actor_id: int) -> list:
+    """Boxes of a traffic light's lamps: none."""
+    return []
+
+
+@METHODS.returns_value
+def get_environment_objects(world: World, label: int) -> list:
+    """Objects of the town that can be switched on and off: none."""
+    return []
+
+
+@METHODS.returns_nothing
+def enable_environment_objects(world: World, ids: list, enabled: bool) -> None:
+    """There are none."""
+
+
+@METHODS.returns_value
+def get_all_level_BBs(world: World, label: int) -> list:  # noqa: N802 - the protocol's name
+    """Bounding boxes of labelled objects: not kept."""
+    return []
+
+
+@METHODS.returns_value
+def get_names_of_all_objects(world: World) -> list:
+    """Names of the town's objects: not kept."""
+    return []
+
+
+@METHODS.returns_value
+def cast_ray(world: World, start: list, end: list) -> list:
+    """What a ray meets: not computed."""
+    vector(start, "start"), vector(end, "end")
+    return []
+
+
+@METHODS.returns_value
+def project_point(world: World, location: list, direction: list, distance: float) -> list:
+    """The point on the ground below; the world is flat."""
+    x, y, _ = vector(location, "location")
+    return [True, [[x, y, 0.0], ROAD_LABEL]]
+
+
+@METHODS.returns_nothing
+def draw_debug_shape(world: World, shape: list) -> None:
+    """Accepted, not drawn."""
+
+
+@METHODS.returns_value
+def start_recorder(world: World, name: str, additional_data: bool = False) -> str:
+    """The protocol's recorder does not exist here."""
+    raise RpcError("the embedded world has no recorder")
+
+
+@METHODS.returns_nothing
+def stop_recorder(world: World) -> None:
+    """Nothing is recorded."""
+
+
+@METHODS.returns_nothing
+def console_command(world: World, command: str) -> None:
+    """Accepted, without effect."""
+
+
+def _no_light(name: str) -> None:
+    """Register a method on one traffic light, which does not exist."""
+
+    def method(world: World, actor_id: int, *rest: object) -> None:
+        raise RpcError(f"unable to find traffic light {actor_id!r}: the embedded world has none")
+
+    method.__name__, method.__doc__ = name, "Refuse: there are no traffic lights."
+    METHODS.returns_nothing(method)
+
+
+for _name in (
+    "set_traffic_light_state", "set_traffic_light_green_time", "set_traffic_light_yellow_time",
+    "set_traffic_light_red_time", "freeze_traffic_light", "reset_traffic_light_group",
+):  # fmt: skip
+    _no_light(_name)

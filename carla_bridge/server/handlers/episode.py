@@ -1,0 +1,159 @@
+"""Connection, episode, map, settings and time."""
+
+from __future__ import annotations
+
+from carla_bridge.server.arguments import RpcError, number, optional, text, whole
+from carla_bridge.server.rpc import MethodTable
+from carla_bridge.server.wire import PROTOCOL_VERSION
+from carla_bridge.server.world import Settings, World
+from wamdiff2_core.errors import UserError
+
+METHODS = MethodTable()
+SETTINGS_FIELDS = 11
+GENERATED_MAP = "OpenDriveMap"
+LONGEST_DELTA_S = 1.0
+
+
+@METHODS.returns_value
+def version(world: World) -> str:
+    """Protocol version; a client warns when it differs from its own."""
+    return PROTOCOL_VERSION
+
+
+@METHODS.returns_value
+def get_episode_info(world: World) -> list:
+    """Episode id, and the token of the world-state stream."""
+    return [world.episode_id, [world.hub.token(world.state_stream)]]
+
+
+@METHODS.returns_value
+def get_sensor_token(world: World, stream_id: int) -> list:
+    """Where to subscribe to a stream."""
+    stream = whole(stream_id, "stream id")
+    if not world.hub.known(stream):
+        raise RpcError(f"no stream {stream}")
+    return [world.hub.token(stream)]
+
+
+@METHODS.returns_value
+def get_map_info(world: World) -> list:
+    """Map name and recommended spawn points."""
+    return [f"Carla/Maps/{world.town.name}", world.spawn_transforms]
+
+
+@METHODS.returns_value
+def get_map_data(world: World) -> str:
+    """The OpenDRIVE text."""
+    return world.town.opendrive
+
+
+@METHODS.returns_value
+def get_available_maps(world: World) -> list[str]:
+    """Towns that `load_world` can load by name."""
+    names = {*world.town_names(), world.town.name}
+    return [f"/Game/Carla/Maps/{name}" for name in sorted(names)]
+
+
+@METHODS.returns_value
+def get_required_files(world: World, folder: str = "", download: bool = True) -> list:
+    """Files a client should cache: none."""
+    return []
+
+
+@METHODS.returns_value
+def request_file(world: World, name: str) -> bytes:
+    """Content of a required file; there are none."""
+    return b""
+
+
+@METHODS.returns_value
+def get_navigation_mesh(world: World) -> bytes:
+    """Pedestrian navigation mesh; there is none."""
+    return b""
+
+
+@METHODS.returns_nothing
+def load_new_episode(world: World, name: str, reset_settings: bool = True, map_layers: int = 0) -> None:
+    """Start afresh in a town; the current town's own name reloads it."""
+    wanted = text(name, "map name").rsplit("/", 1)[-1]
+    town = world.town
+    if wanted == GENERATED_MAP and world.generated is not None:
+        town = world.generated
+    elif wanted != town.name:
+        try:
+            town = world.load_town(wanted)
+        except UserError as error:
+            raise RpcError(f"map not found: {error}") from error
+    world.start_episode(town, bool(reset_settings))
+
+
+@METHODS.returns_nothing
+def copy_opendrive_to_file(world: World, opendrive: str, parameters: list | None = None) -> None:
+    """Take an OpenDRIVE text; the client then loads the episode `OpenDriveMap`."""
+    try:
+        world.generated = world.parse_town(GENERATED_MAP, text(opendrive, "opendrive"))
+    except UserError as error:
+        raise RpcError(str(error)) from error
+
+
+@METHODS.returns_nothing
+def load_map_layer(world: World, layers: int) -> None:
+    """Map layers do not exist here."""
+
+
+@METHODS.returns_nothing
+def unload_map_layer(world: World, layers: int) -> None:
+    """Map layers do not exist here."""
+
+
+@METHODS.returns_value
+def get_episode_settings(world: World) -> list:
+    """Current settings."""
+    return world.settings.as_wire()
+
+
+@METHODS.returns_value
+def set_episode_settings(world: World, settings: list) -> int:
+    """Change settings; returns the current frame."""
+    if not isinstance(settings, list) or len(settings) != SETTINGS_FIELDS:
+        raise RpcError(f"settings: expected {SETTINGS_FIELDS} fields")
+    delta = optional(settings[2], "fixed_delta_seconds")
+    if delta is not None:
+        delta = number(delta, "fixed_delta_seconds")
+        if not 0 <= delta <= LONGEST_DELTA_S:
+            raise RpcError(f"fixed_delta_seconds: expected 0..{LONGEST_DELTA_S}, got {delta}")
+    world.settings = Settings(bool(settings[0]), bool(settings[1]), delta or None, settings[3:])
+    return world.frame
+
+
+@METHODS.returns_value
+def tick_cue(world: World) -> int:
+    """Advance one tick; returns its frame number."""
+    return world.step(world.delta_s)
+
+
+@METHODS.returns_value
+def is_traffic_manager_running(world: World, port: int) -> bool:
+    """Whether a client registered a TrafficManager on this port."""
+    return whole(port, "port") in world.traffic_managers
+
+
+@METHODS.returns_value
+def get_traffic_manager_running(world: World, port: int) -> list:
+    """Address of a registered TrafficManager."""
+    return world.traffic_managers.get(whole(port, "port"), ["", 0])
+
+
+@METHODS.returns_value
+def add_traffic_manager_running(world: World, address: list) -> bool:
+    """Register a TrafficManager that runs inside a client."""
+    if not isinstance(address, list) or len(address) != 2:
+        raise RpcError("address: expected [host, port]")
+    world.traffic_managers[whole(address[1], "port")] = [text(address[0], "host"), address[1]]
+    return True
+
+
+@METHODS.returns_value
+def destroy_traffic_manager(world: World, port: int) -> bool:
+    """Forget a TrafficManager."""
+    return world.traffic_managers.pop(whole(port, "port"), None) is not None

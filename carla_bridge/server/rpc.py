@@ -1,0 +1,151 @@
+"""msgpack-rpc: reading requests off a connection, calling the method, sending the envelope.
+
+A request is `[0, id, method, [metadata, *arguments]]`; messages carry no length, so a streaming unpacker finds their
+ends. Whatever cannot be a request closes that one connection; whatever goes wrong inside a method becomes an error
+envelope of the kind the method's client stub expects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeVar
+
+import msgpack
+
+from carla_bridge.server import wire
+from carla_bridge.server.arguments import RpcError
+
+LOG = logging.getLogger(__name__)
+MAX_MESSAGE_BYTES = 64 << 20
+MAX_ITEMS = 1 << 17  # unpacking reserves memory for the claimed length of an array: random bytes must not claim more
+REQUEST, RESPONSE, NOTIFICATION = 0, 1, 2
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Envelope(Enum):
+    """How a method's result and failure are wrapped."""
+
+    VALUE = "value"
+    VOID = "void"
+    BARE = "bare"  # the result is sent as it is; a failure goes to the error slot
+
+
+@dataclass(frozen=True)
+class Method:
+    """A registered RPC: `function(world, *arguments)`."""
+
+    function: Callable[..., Any]
+    envelope: Envelope
+    min_arguments: int
+    max_arguments: float
+
+    def accepts(self, count: int) -> bool:
+        """Whether it can be called with this many arguments."""
+        return self.min_arguments <= count <= self.max_arguments
+
+
+class MethodTable(dict[str, Method]):
+    """RPC methods by name; the decorators register a function under its own name."""
+
+    def returns_value(self, function: F) -> F:
+        """Register a method whose client stub expects a value."""
+        return self._register(function, Envelope.VALUE)
+
+    def returns_nothing(self, function: F) -> F:
+        """Register a method whose client stub expects no value."""
+        return self._register(function, Envelope.VOID)
+
+    def returns_bare(self, function: F) -> F:
+        """Register a method whose result travels without an envelope."""
+        return self._register(function, Envelope.BARE)
+
+    def _register(self, function: F, envelope: Envelope) -> F:
+        parameters = list(inspect.signature(function).parameters.values())[1:]
+        positional = [p for p in parameters if p.kind is not p.VAR_POSITIONAL]
+        least = sum(p.default is p.empty for p in positional)
+        most = len(positional) if len(positional) == len(parameters) else float("inf")
+        self[function.__name__] = Method(function, envelope, least, most)
+        return function
+
+
+def answer(table: MethodTable, world: Any, name: str, arguments: list) -> tuple[str | None, Any]:
+    """Call a method; returns (error slot, result slot) of the response."""
+    method = table.get(name)
+    if method is None:
+        LOG.warning("unknown method %r called", name)
+        return f"method '{name}' is not known to the embedded server", None
+    if not method.accepts(len(arguments)):
+        return f"method '{name}' cannot take {len(arguments)} arguments", None
+    try:
+        result = method.function(world, *arguments)
+    except RpcError as error:
+        return _failure(method, str(error))
+    except Exception as error:  # a defect of ours: the server lives on, the client is told, the log has the traceback
+        LOG.exception("method %s failed", name)
+        return _failure(method, f"{name}: {type(error).__name__}: {error}")
+    if method.envelope is Envelope.VOID:
+        return None, wire.void()
+    return None, wire.value(result) if method.envelope is Envelope.VALUE else result
+
+
+def _failure(method: Method, message: str) -> tuple[str | None, Any]:
+    if method.envelope is Envelope.BARE:
+        return message, None
+    return None, wire.value_error(message) if method.envelope is Envelope.VALUE else wire.void_error(message)
+
+
+class RpcConnection(asyncio.Protocol):
+    """One client connection on the RPC port."""
+
+    def __init__(self, table: MethodTable, world: Any) -> None:
+        self._table, self._world = table, world
+        self._transport: asyncio.Transport | None = None
+        self._unpacker = msgpack.Unpacker(
+            raw=False,
+            strict_map_key=False,
+            unicode_errors="surrogateescape",
+            max_buffer_size=MAX_MESSAGE_BYTES,
+            max_array_len=MAX_ITEMS,
+            max_map_len=MAX_ITEMS,
+        )
+        self._packer = msgpack.Packer(unicode_errors="surrogateescape")
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._unpacker.feed(data)
+            for message in self._unpacker:
+                self._handle(message)
+        except (ValueError, msgpack.UnpackException, RecursionError, MemoryError, TypeError) as error:
+            LOG.warning("connection dropped: it does not speak msgpack-rpc (%s: %s)", type(error).__name__, error)
+            if self._transport is not None:
+                self._transport.abort()
+
+    def _handle(self, message: Any) -> None:
+        if not isinstance(message, list) or not message:
+            raise ValueError("a message is no list")
+        if message[0] == REQUEST and len(message) == 4:
+            _, message_id, name, parameters = message
+        elif message[0] == NOTIFICATION and len(message) == 3:
+            message_id, (_, name, parameters) = None, message
+        else:
+            raise ValueError("a message is neither request nor notification")
+        if not isinstance(name, str) or not isinstance(parameters, list) or not isinstance(message_id, int | None):
+            raise ValueError("a request has no method name or no parameter list")
+        error, result = answer(self._table, self._world, name, parameters[1:])  # the first one is metadata
+        if message_id is not None and self._transport is not None:
+            self._transport.write(self._packer.pack([RESPONSE, message_id, error, result]))

@@ -1,0 +1,316 @@
+"""The world: who is in it, what time it is, and what happens in one tick.
+
+A tick moves everything, resolves collisions, publishes the world state, then takes every sensor measurement that is due
+and someone listens to; all of it carries the same frame number and is handed to the sockets before the tick returns.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from carla_bridge.server import sensors, wire
+from carla_bridge.server.actors import SPECTATOR, Actor, Sensor, Vehicle, Walker, has_stream, make_actor
+from carla_bridge.server.arguments import RpcError
+from carla_bridge.server.contacts import ContactSolver, Hit
+from carla_bridge.server.poses import Pose
+from carla_bridge.server.scene import RenderActor, RenderCamera, StaticBox
+from carla_bridge.server.streams import StreamHub
+from carla_bridge.server.wire import SensorType
+
+DEFAULT_DELTA_S = 0.05
+DEFAULT_WEATHER = (10.0, 0.0, 0.0, 10.0, 0.0, 70.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.03, 0.0331)
+PROP_COLOR = (225, 120, 30)
+WALKER_COLORS = ((190, 60, 60), (60, 90, 170), (70, 130, 80), (210, 190, 120))
+
+
+class TownLike(Protocol):
+    """What the world needs of a town."""
+
+    name: str
+    opendrive: str
+
+    @property
+    def spawn_points(self) -> Sequence[Any]:
+        """Objects like `carla.Transform`."""
+
+    @property
+    def static_boxes(self) -> Sequence[StaticBox]:
+        """Scenery that can be hit."""
+
+
+class RendererLike(Protocol):
+    """What the world needs of a renderer."""
+
+    def render(self, camera: RenderCamera, actors: Sequence[RenderActor] = ()) -> Any:
+        """(height, width, 4) uint8 BGRA."""
+
+
+@dataclass
+class Settings:
+    """`EpisodeSettings` of the protocol; only the first three fields change anything here."""
+
+    synchronous: bool = False
+    no_rendering: bool = False
+    fixed_delta_s: float | None = None
+    rest: list = field(default_factory=lambda: [True, 0.01, 10, 0.0, False, 3000.0, 2000.0, True])
+
+    def as_wire(self) -> list:
+        """Fields in protocol order."""
+        delta = [False] if self.fixed_delta_s is None else [True, self.fixed_delta_s]
+        return [self.synchronous, self.no_rendering, delta, *self.rest]
+
+
+class World:
+    """State of the embedded world. Not thread-safe: one thread calls it.
+
+    Args:
+        town: where it all happens.
+        hub: takes stream payloads.
+        load_town: makes a town from a name, for `load_world`.
+        parse_town: makes a town from a name and OpenDRIVE text, for `generate_opendrive_world`.
+        town_names: lists the towns that `load_town` knows.
+        make_renderer: builds the renderer of a town.
+        seed: of every random choice the world makes.
+    """
+
+    def __init__(
+        self,
+        town: TownLike,
+        hub: StreamHub,
+        *,
+        load_town: Callable[[str], TownLike],
+        parse_town: Callable[[str, str], TownLike],
+        make_renderer: Callable[[TownLike], RendererLike],
+        town_names: Callable[[], Sequence[str]] = tuple,
+        seed: int = 0,
+    ) -> None:
+        self.hub, self.seed, self.town_names = hub, seed, town_names
+        self.load_town, self.parse_town, self._make_renderer = load_town, parse_town, make_renderer
+        self.frame, self.time_s, self.episode_id = 1, 0.0, 1
+        self.settings = Settings()
+        self.weather: list[float] = list(DEFAULT_WEATHER)
+        self.actors: dict[int, Actor] = {}
+        self.tombstones: dict[int, Actor] = {}
+        self.generated: TownLike | None = None
+        self.traffic_managers: dict[int, list] = {}
+        self._next_actor_id = 1
+        self._chooser = random.Random(seed)
+        self.state_stream = hub.open_stream()
+        self._last_state: bytes | None = None
+        self._flags = wire.MAP_CHANGED
+        self.spectator = self._add(Actor(self._take_id(), SPECTATOR, [0, SPECTATOR.id, []], Pose(z=20.0, pitch=-45.0)))
+        self._enter(town)
+        hub.on_subscribe = self._on_subscribe
+        self.step(DEFAULT_DELTA_S)
+
+    # --- episodes
+
+    def _enter(self, town: TownLike) -> None:
+        self.town = town
+        self._renderer = self._make_renderer(town)  # takes seconds: now, not in the middle of a client's request
+        self.contacts = ContactSolver(town.static_boxes)
+        self.geo_reference = sensors.GeoReference.of(town.opendrive)
+        self.spawn_transforms = [
+            ((t.location.x, t.location.y, t.location.z), (t.rotation.pitch, t.rotation.yaw, t.rotation.roll))
+            for t in town.spawn_points
+        ]
+
+    def start_episode(self, town: TownLike, reset_settings: bool) -> None:
+        """Replace the town and everybody in it but the spectator, and publish the first state of the new episode."""
+        for actor in list(self.actors.values()):
+            if actor is not self.spectator:
+                self.destroy(actor.id)
+        if town is not self.town:
+            self._enter(town)
+        self.contacts.reset()
+        self._chooser = random.Random(self.seed)
+        self.episode_id += 1
+        self.time_s = 0.0
+        self._flags = wire.MAP_CHANGED
+        if reset_settings:
+            self.settings = Settings()
+        self.step(self.delta_s)
+
+    # --- actors
+
+    def _take_id(self) -> int:
+        actor_id, self._next_actor_id = self._next_actor_id, self._next_actor_id + 1
+        return actor_id
+
+    def _add(self, actor: Actor) -> Actor:
+        self.actors[actor.id] = actor
+        return actor
+
+    def spawn(self, description: list, pose: Pose, parent_id: int | None = None) -> Actor:
+        """Create an actor; with a parent, `pose` is relative to it.
+
+        Raises:
+            RpcError: unknown blueprint or parent, or a body would stand inside another.
+        """
+        actor = make_actor(self._next_actor_id, description, pose, self._chooser)
+        if parent_id is not None:
+            actor.parent, actor.attached = self.actor(parent_id), pose
+            actor.follow_parent()
+        elif actor.collides and self.contacts.blocked(actor, self.actors.values()):
+            raise RpcError("Spawn failed because of collision at spawn location")
+        self._take_id()
+        if has_stream(actor.blueprint):
+            actor.stream_id = self.hub.open_stream()
+        return self._add(actor)
+
+    def destroy(self, actor_id: int) -> bool:
+        """Remove an actor; False when it is gone already. Attached actors stay where they are.
+
+        The id is remembered: worker threads of a client may still ask for it, and some die of an error.
+
+        Raises:
+            RpcError: there never was such an actor.
+        """
+        actor = self.actors.pop(actor_id, None)
+        if actor is None:
+            self.actor_or_tombstone(actor_id)
+            return False
+        self.tombstones[actor_id] = actor
+        for other in self.actors.values():
+            if other.parent is actor:
+                other.parent = None
+        self.contacts.forget(actor_id)
+        return True
+
+    def actor(self, actor_id: int) -> Actor:
+        """A living actor.
+
+        Raises:
+            RpcError: none of this id.
+        """
+        actor = self.actors.get(actor_id) if isinstance(actor_id, int) else None
+        if actor is None:
+            raise RpcError(f"unable to find actor {actor_id!r}: actor not found")
+        return actor
+
+    def actor_or_tombstone(self, actor_id: int) -> Actor:
+        """A living or destroyed actor."""
+        gone = self.tombstones.get(actor_id) if isinstance(actor_id, int) else None
+        return gone if gone is not None else self.actor(actor_id)
+
+    def describe(self, actor: Actor) -> list:
+        """`Actor` of the protocol."""
+        token = self.hub.token(actor.stream_id) if actor.stream_id else b""
+        parent_id = actor.parent.id if actor.parent is not None else 0
+        return [actor.id, parent_id, actor.description, actor.bounding_box(), b"", token]
+
+    # --- time
+
+    @property
+    def delta_s(self) -> float:
+        """Length of a tick in simulated seconds."""
+        return self.settings.fixed_delta_s or DEFAULT_DELTA_S
+
+    def step(self, dt_s: float) -> int:
+        """Advance by one tick; returns the new frame number."""
+        self.frame += 1
+        self.time_s += dt_s
+        before = {}
+        for actor in self.actors.values():
+            if actor.parent is None:
+                before[actor.id] = actor.velocity
+                actor.step(dt_s, ground_z_m=0.0)
+        hits = self.contacts.resolve(self.actors)
+        for actor in self.actors.values():
+            if isinstance(actor, Vehicle):
+                actor.finish_step(dt_s, before.get(actor.id, actor.velocity))
+        for actor in self.actors.values():
+            actor.follow_parent()
+        self._publish_state(dt_s)
+        self._publish_sensors()
+        self._publish_hits(hits)
+        return self.frame
+
+    def _publish_state(self, dt_s: float) -> None:
+        records = b"".join(actor.record() for actor in self.actors.values())
+        head = wire.sensor_header(SensorType.WORLD_STATE, self.frame, self.time_s, ((0, 0, 0), (0, 0, 0)))
+        self._last_state = head + wire.world_state_body(self.episode_id, time.time(), dt_s, self._flags, records)
+        self._flags = 0
+        self.hub.send(self.state_stream, self._last_state)
+
+    def _on_subscribe(self, stream_id: int) -> bytes | None:
+        if stream_id == self.state_stream:
+            return self._last_state  # else a client of a synchronous server would see an empty world until a tick
+        for actor in self.actors.values():
+            if isinstance(actor, Sensor) and actor.stream_id == stream_id:
+                actor.restart_clock()
+        return None
+
+    # --- sensors
+
+    def _publish_sensors(self) -> None:
+        for sensor in self.actors.values():
+            if not isinstance(sensor, Sensor) or not self.hub.listening(sensor.stream_id):
+                continue
+            if sensor.type_id == "sensor.other.collision" or not sensor.due(self.time_s):
+                continue
+            payload = self._measure(sensor)
+            if payload is not None:
+                self.hub.send(sensor.stream_id, payload)
+
+    def _measure(self, sensor: Sensor) -> bytes | None:
+        if sensor.type_id == "sensor.camera.rgb":
+            if self.settings.no_rendering:
+                return None
+            return sensors.header(sensor, SensorType.CAMERA_RGB, self.frame, self.time_s) + self._picture(sensor)
+        if sensor.type_id == "sensor.other.imu":
+            return sensors.header(sensor, SensorType.IMU, self.frame, self.time_s) + sensors.imu_body(sensor)
+        head = sensors.header(sensor, SensorType.GNSS, self.frame, self.time_s)
+        return head + sensors.gnss_body(sensor, self.geo_reference)
+
+    def _picture(self, sensor: Sensor) -> bytes:
+        width, height, fov = sensors.image_size(sensor)
+        p = sensor.pose
+        camera = RenderCamera(p.x, p.y, p.z, p.pitch, p.yaw, p.roll, width, height, fov)
+        # The carrier is left out: the camera rides above a box that is no good picture of a bonnet.
+        seen = [_look(actor) for actor in self.actors.values() if actor.blueprint.solid and actor is not sensor.parent]
+        return wire.image_body(width, height, fov, self._renderer.render(camera, seen).tobytes())
+
+    def _publish_hits(self, hits: list[Hit]) -> None:
+        if not hits:
+            return
+        for sensor in self.actors.values():
+            if sensor.type_id != "sensor.other.collision" or sensor.parent is None:
+                continue
+            for hit in hits:
+                if hit.actor is sensor.parent and self.hub.listening(sensor.stream_id):
+                    other = self.describe(hit.other) if hit.other is not None else _scenery(hit.other_type)
+                    body = sensors.collision_body(self.describe(hit.actor), other, hit.impulse_ns)
+                    head = sensors.header(sensor, SensorType.COLLISION, self.frame, self.time_s)
+                    self.hub.send(sensor.stream_id, head + body)
+
+
+def _scenery(type_id: str) -> list:
+    """`Actor` of the protocol for something that is part of the town."""
+    return [0, 0, [0, type_id, []], [[0.0] * 3, [0.0] * 3, [0.0] * 3, 0], b"", b""]
+
+
+def _look(actor: Actor) -> RenderActor:
+    """How the renderer sees an actor."""
+    if isinstance(actor, Vehicle):
+        kind, color = "vehicle", _parse_color(actor.attributes.get("color", ""))
+    elif isinstance(actor, Walker):
+        kind, color = "walker", WALKER_COLORS[actor.id % len(WALKER_COLORS)]
+    else:
+        kind, color = "prop", PROP_COLOR
+    p = actor.pose
+    return RenderActor(kind, p.x, p.y, p.z - actor.foot_m, p.pitch, p.yaw, p.roll, *actor.blueprint.extent_m, color)
+
+
+def _parse_color(text: str) -> tuple[int, int, int]:
+    try:
+        r, g, b = (min(255, max(0, int(part))) for part in text.split(","))
+    except ValueError:
+        return 140, 140, 150
+    return r, g, b
+
+
