@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import os
 import signal
@@ -41,6 +42,10 @@ class ServerConfig:
     def __post_init__(self) -> None:
         if not 1 <= self.port <= 65534:
             raise UserError("--port", "1..65534 (streams use the next one)", self.port)
+        try:
+            ipaddress.IPv4Address(self.host)
+        except ValueError as error:
+            raise UserError("--host", "an IPv4 address", self.host, "127.0.0.1 for this machine only") from error
 
 
 class EmbeddedServer:

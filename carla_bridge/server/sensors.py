@@ -1,7 +1,9 @@
 """What sensors measure: stream payloads of camera, IMU, GNSS and collision sensors.
 
 IMU axes are the sensor's (x forward, y right, z up): specific force in m/s^2, so +9.81 on z at rest, and rates in
-rad/s. The compass is 0 at north (world -y) and grows clockwise. GNSS inverts CARLA's Mercator projection exactly.
+rad/s. The compass is 0 at north (world -y) and grows clockwise. GNSS uses the spherical Mercator projection that
+Bench2Drive's agents invert, with north along -y. (`carla.Map.transform_to_geolocation` of 0.9.16 does neither: it
+projects by the file's own geoReference and takes +y for north.)
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ class _Subscriber(asyncio.Protocol):
             return
         behind = self._transport.get_write_buffer_size() > MAX_BACKLOG_BYTES
         if behind and not self._behind:
-            LOG.warning("stream %d: its reader is %d bytes behind, payloads dropped", self._stream_id, MAX_BACKLOG_BYTES)
+            LOG.warning("stream %d: reader is %d bytes behind, payloads dropped", self._stream_id, MAX_BACKLOG_BYTES)
         self._behind = behind
         if not behind:
             self._transport.write(message)

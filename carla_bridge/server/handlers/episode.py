@@ -74,12 +74,12 @@ def get_navigation_mesh(world: World) -> bytes:
 
 @METHODS.returns_nothing
 def load_new_episode(world: World, name: str, reset_settings: bool = True, map_layers: int = 0) -> None:
-    """Start afresh in a town; the current town's own name reloads it."""
+    """Start afresh in a town; no name, or the current town's own, reloads it."""
     wanted = text(name, "map name").rsplit("/", 1)[-1]
     town = world.town
     if wanted == GENERATED_MAP and world.generated is not None:
         town = world.generated
-    elif wanted != town.name:
+    elif wanted not in ("", town.name):
         try:
             town = world.load_town(wanted)
         except UserError as error:
