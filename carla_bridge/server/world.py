@@ -7,8 +7,10 @@ and someone listens to; all of it carries the same frame number and is handed to
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -104,6 +106,7 @@ class World:
         self._flags = wire.MAP_CHANGED
         self.spectator = self._add(Actor(self._take_id(), SPECTATOR, [0, SPECTATOR.id, []], Pose(z=20.0, pitch=-45.0)))
         self._enter(town)
+        self._renderer.result()
         hub.on_subscribe = self._on_subscribe
         self.step(DEFAULT_DELTA_S)
 
@@ -111,8 +114,10 @@ class World:
 
     def _enter(self, town: TownLike) -> None:
         self.town = town
-        self._renderer = self._make_renderer(town)  # takes seconds: now, not in the middle of a client's request
-        self.contacts = ContactSolver(town.static_boxes)
+        scenery = town.static_boxes
+        self.contacts = ContactSolver(scenery)
+        # Laying out a town takes seconds, and a client gives a request no more than that.
+        self._renderer = _in_background(lambda: self._make_renderer(town))
         self.geo_reference = sensors.GeoReference.of(town.opendrive)
         self.spawn_transforms = [
             ((t.location.x, t.location.y, t.location.z), (t.rotation.pitch, t.rotation.yaw, t.rotation.roll))
@@ -273,7 +278,7 @@ class World:
         camera = RenderCamera(p.x, p.y, p.z, p.pitch, p.yaw, p.roll, width, height, fov)
         # The carrier is left out: the camera rides above a box that is no good picture of a bonnet.
         seen = [_look(actor) for actor in self.actors.values() if actor.blueprint.solid and actor is not sensor.parent]
-        return wire.image_body(width, height, fov, self._renderer.render(camera, seen).tobytes())
+        return wire.image_body(width, height, fov, self._renderer.result().render(camera, seen).tobytes())
 
     def _publish_hits(self, hits: list[Hit]) -> None:
         if not hits:
@@ -287,6 +292,20 @@ class World:
                     body = sensors.collision_body(self.describe(hit.actor), other, hit.impulse_ns)
                     head = sensors.header(sensor, SensorType.COLLISION, self.frame, self.time_s)
                     self.hub.send(sensor.stream_id, head + body)
+
+
+def _in_background(make: Callable[[], RendererLike]) -> Future[RendererLike]:
+    """Run `make` in a thread that does not hold up the end of the program."""
+    future: Future[RendererLike] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(make())
+        except Exception as error:
+            future.set_exception(error)
+
+    threading.Thread(target=work, name="renderer", daemon=True).start()
+    return future
 
 
 def _scenery(type_id: str) -> list:
