@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     import carla
 
 STEP_M = 1.0
-MIN_CHANGE_M = 20.0
+CHANGE_RUN_UP_M = 20.0
+CHANGE_ROOM_M = 15.0
 ALLOWED_CHANGE_COST_M = 10.0
 FORBIDDEN_CHANGE_COST_M = 200.0  # a detour of this length is better than crossing a solid line
 
@@ -179,7 +180,9 @@ class LaneGraph:
                 # keypoints are rounded to 0.1 m: one that lies a little behind is the same place
                 if goal[1] >= arc - 0.5:
                     end = max(goal[1], arc)
-                    heapq.heappush(heap, (cost + end - arc, next(counter), *goal, goal, [*pieces, Piece(key, arc, end)]))
+                    heapq.heappush(
+                        heap, (cost + end - arc, next(counter), *goal, goal, [*pieces, Piece(key, arc, end)])
+                    )
             for successor in lane.successors:
                 way = [*pieces, Piece(key, arc, lane.length_m)]
                 heapq.heappush(heap, (cost + lane.length_m - arc, next(counter), successor, 0.0, None, way))
@@ -188,15 +191,21 @@ class LaneGraph:
                     share = change / lane.length_m
                     way = [*pieces, Piece(key, arc, change)]
                     there = share * self.lanes[neighbour].length_m
-                    heapq.heappush(heap, (cost + change - arc + change_cost, next(counter), neighbour, there, None, way))
+                    heapq.heappush(
+                        heap, (cost + change - arc + change_cost, next(counter), neighbour, there, None, way)
+                    )
         return found
 
     @staticmethod
     def _changes(lane: Lane, neighbour: Lane, arc_m: float, goals: Iterable[Place]) -> list[float]:
-        """Arc lengths on `lane` at which to cross over: with some run-up, but before a goal on the neighbour."""
-        latest = [goal[1] / neighbour.length_m * lane.length_m for goal in goals]
-        ends = [end for end in latest if end >= arc_m] or [lane.length_m]
-        return sorted({min(arc_m + MIN_CHANGE_M, (arc_m + end) / 2) for end in ends})
+        """Arc lengths on `lane` at which to cross over: with some run-up, but before a goal on the neighbour.
+
+        Key points 2 m apart may jump to the neighbour, so a goal there allows a short change; passing on needs room.
+        """
+        ends = [goal[1] / neighbour.length_m * lane.length_m for goal in goals]
+        if lane.length_m - arc_m >= CHANGE_ROOM_M:
+            ends.append(lane.length_m)
+        return sorted({min(arc_m + CHANGE_RUN_UP_M, (arc_m + end) / 2) for end in ends if end >= arc_m})
 
     def follow(self, place: Place, distance_m: float) -> list[Piece]:
         """Go on from a place by at least a distance along the straightest successors, as far as there are any."""
@@ -210,7 +219,10 @@ class LaneGraph:
             left -= end - arc
             if left <= 1e-6 or not lane.successors:
                 return pieces
-            key, arc = min(lane.successors, key=lambda successor: (round(abs(self.turn_rad(successor)), 6), successor)), 0.0
+            key, arc = (
+                min(lane.successors, key=lambda successor: (round(abs(self.turn_rad(successor)), 6), successor)),
+                0.0,
+            )
 
     def turn_rad(self, key: LaneKey) -> float:
         """Change of heading along a lane, CARLA's sign (right positive), in [-pi, pi)."""
@@ -224,7 +236,7 @@ def _key(waypoint: carla.Waypoint) -> LaneKey:
 
 
 def _neighbours(waypoints: list[carla.Waypoint], known: set[LaneKey]) -> dict[LaneKey, float]:
-    """Lanes beside this one with the same direction; a change is allowed if the marks allow it anywhere along the lane."""
+    """Same-direction lanes beside this one; a change is allowed if the marks allow it anywhere along the lane."""
     middle = waypoints[len(waypoints) // 2]
     if middle.is_junction:
         return {}

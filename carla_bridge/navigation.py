@@ -131,7 +131,7 @@ class Navigator:
         arcs, xy = self.route.arc_m, self.route.xy_m
         first = max(int(np.searchsorted(arcs, self.progress_m - WINDOW_BACK_M, side="right")) - 1, 0)
         last = min(int(np.searchsorted(arcs, self.progress_m + WINDOW_AHEAD_M)), len(arcs) - 1)
-        start, step = xy[first:last], np.diff(xy[first:last + 1], axis=0)
+        start, step = xy[first:last], np.diff(xy[first : last + 1], axis=0)
         lengths = np.linalg.norm(step, axis=1)
         share = np.einsum("ij,ij->i", here_m - start, step) / np.maximum(lengths, 1e-9) ** 2
         share = np.clip(share, 0.0, 1.0)

@@ -157,8 +157,10 @@ class RoutePlanner:
                         reached[goal] = (total, [*way, *pieces])
             if not reached:
                 raise UserError(
-                    f"{name}: position {k + 1}", "a place that the lanes lead to from the position before",
-                    _text(points[k]), "check the town and the direction of travel",
+                    f"{name}: position {k + 1}",
+                    "a place that the lanes lead to from the position before",
+                    _text(points[k]),
+                    "check the town and the direction of travel",
                 )
             best = reached
         return min(best.values(), key=lambda item: item[0])[1]
@@ -169,8 +171,12 @@ class RoutePlanner:
             return found
         place, distance = self._graph.nearest(point_m)
         if distance > MAX_OFF_ROAD_M:
-            raise UserError(name, f"positions within {MAX_OFF_ROAD_M:g} m of a driving lane",
-                            f"{_text(point_m)}, {distance:.1f} m off", "check the town")
+            raise UserError(
+                name,
+                f"positions within {MAX_OFF_ROAD_M:g} m of a driving lane",
+                f"{_text(point_m)}, {distance:.1f} m off",
+                "check the town",
+            )
         return self._graph.near(point_m, distance + 0.5) or [(place, distance)]
 
 
@@ -198,8 +204,10 @@ class _Path:
         starts = np.cumsum([0, *(len(part) for part in parts)])
         changes = [
             # |lane id| grows away from the middle of the road, which is to the right in right-hand traffic
-            (int(starts[i + 1]), NavCommand.CHANGE_RIGHT if abs(after.key[2]) > abs(before.key[2])
-             else NavCommand.CHANGE_LEFT)
+            (
+                int(starts[i + 1]),
+                NavCommand.CHANGE_RIGHT if abs(after.key[2]) > abs(before.key[2]) else NavCommand.CHANGE_LEFT,
+            )
             for i, (before, after) in enumerate(itertools.pairwise(pieces))
             if after.key in graph.lanes[before.key].neighbours
         ]
@@ -209,7 +217,8 @@ class _Path:
         self.xyz_m, self.arc_m = xyz[new], arc[new]
 
         self._changes = [
-            (float(arc[first]) - CHANGE_HALF_M, float(arc[first]) + CHANGE_HALF_M, command) for first, command in changes
+            (float(arc[first]) - CHANGE_HALF_M, float(arc[first]) + CHANGE_HALF_M, command)
+            for first, command in changes
         ]
         self._junctions: list[tuple[float, float, NavCommand]] = []
         i = 0
@@ -219,8 +228,9 @@ class _Path:
                 j += 1
             if j > i:
                 turn = sum(graph.turn_rad(p.key) for p in pieces[i:j])
-                command = (NavCommand.STRAIGHT if abs(turn) < TURN_RAD
-                           else NavCommand.RIGHT if turn > 0 else NavCommand.LEFT)
+                command = (
+                    NavCommand.STRAIGHT if abs(turn) < TURN_RAD else NavCommand.RIGHT if turn > 0 else NavCommand.LEFT
+                )
                 self._junctions.append((float(arc[starts[i]]), float(arc[starts[j] - 1]), command))
             i = max(j, i + 1)
 

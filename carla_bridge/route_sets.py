@@ -7,6 +7,7 @@ not. Run `python -m carla_bridge.route_sets carla_bridge/routes` to write both f
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -68,7 +69,7 @@ class RoadNetwork:
         names = junctions.split()
         return tuple(
             next(move for move in self.exits if (self.begin(move), self.end(move)) == pair)
-            for pair in zip(names, names[1:], strict=False)
+            for pair in itertools.pairwise(names)
         )
 
 
@@ -81,7 +82,9 @@ def demo_walks(network: RoadNetwork) -> list[Walk]:
     ]
 
 
-def training_walks(network: RoadNetwork, lengths_m: dict[int, float], held_out: Sequence[tuple[Move, ...]]) -> list[Walk]:
+def training_walks(
+    network: RoadNetwork, lengths_m: dict[int, float], held_out: Sequence[tuple[Move, ...]]
+) -> list[Walk]:
     """Walks that cover every movement at least once, rarest first.
 
     Args:
@@ -113,11 +116,12 @@ def training_walks(network: RoadNetwork, lengths_m: dict[int, float], held_out: 
 
 
 def _contains(moves: Sequence[Move], part: Sequence[Move]) -> bool:
-    return any(tuple(moves[i:i + len(part)]) == tuple(part) for i in range(len(moves) - len(part) + 1))
+    return any(tuple(moves[i : i + len(part)]) == tuple(part) for i in range(len(moves) - len(part) + 1))
 
 
-def routes_xml(carla_map: carla.Map, town: str, walks: Sequence[Walk], lengths_m: dict[int, float],
-               first_id: int) -> str:
+def routes_xml(
+    carla_map: carla.Map, town: str, walks: Sequence[Walk], lengths_m: dict[int, float], first_id: int
+) -> str:
     """Walks in Bench2Drive's route form: key points 20 m apart on the roads, none inside junctions."""
     root = ElementTree.Element("routes")
     for i, walk in enumerate(walks):
@@ -131,7 +135,9 @@ def routes_xml(carla_map: carla.Map, town: str, walks: Sequence[Walk], lengths_m
             for along in np.linspace(start, end, max(2, round((end - start) / KEYPOINT_STEP_M) + 1)):
                 s = along if lane_id < 0 else length - along
                 place = carla_map.get_waypoint_xodr(road_id, lane_id, float(s)).transform.location
-                xyz = {axis: f"{value + 0.0:.1f}" for axis, value in zip("xyz", (place.x, place.y, place.z), strict=True)}
+                xyz = {
+                    axis: f"{value + 0.0:.1f}" for axis, value in zip("xyz", (place.x, place.y, place.z), strict=True)
+                }
                 ElementTree.SubElement(waypoints, "position", xyz)
         ElementTree.SubElement(route, "scenarios")
     ElementTree.indent(root, space="   ")

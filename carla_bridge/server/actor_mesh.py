@@ -25,11 +25,13 @@ def carla_axes(pitch: float, yaw: float, roll: float) -> np.ndarray:
     cp, sp = np.cos(np.deg2rad(pitch)), np.sin(np.deg2rad(pitch))
     cy, sy = np.cos(np.deg2rad(yaw)), np.sin(np.deg2rad(yaw))
     cr, sr = np.cos(np.deg2rad(roll)), np.sin(np.deg2rad(roll))
-    return np.array([
-        [cp * cy, cp * sy, sp],
-        [cy * sp * sr - sy * cr, sy * sp * sr + cy * cr, -cp * sr],
-        [-cy * sp * cr - sy * sr, -sy * sp * cr + cy * sr, cp * cr],
-    ])
+    return np.array(
+        [
+            [cp * cy, cp * sy, sp],
+            [cy * sp * sr - sy * cr, sy * sp * sr + cy * cr, -cp * sr],
+            [-cy * sp * cr - sy * sr, -sy * sp * cr + cy * sr, cp * cr],
+        ]
+    )
 
 
 def actor_polygons(actor: RenderActor) -> Polygons:
@@ -65,13 +67,29 @@ def _local_polygons(kind: str, ex: float, ey: float, ez: float, color: Rgb) -> P
 def _ground_shadow(builder: PolygonBuilder, ex: float, ey: float) -> None:
     ex, ey = ex + 0.12, ey + 0.18
     cut = 0.3
-    corners = [(ex, ey - cut), (ex - cut, ey), (cut - ex, ey), (-ex, ey - cut), (-ex, cut - ey), (cut - ex, -ey),
-               (ex - cut, -ey), (ex, cut - ey)]
+    corners = [
+        (ex, ey - cut),
+        (ex - cut, ey),
+        (cut - ex, ey),
+        (-ex, ey - cut),
+        (-ex, cut - ey),
+        (cut - ex, -ey),
+        (ex - cut, -ey),
+        (ex, cut - ey),
+    ]
     builder.add([(x, y, 0.01) for x, y in corners], SHADOW, anchor_m=(0, 0, 0), to_m=ACTOR_RANGE_M)
 
 
-def _prism(builder: PolygonBuilder, profile: Sequence[tuple[float, float]], y_low: float, y_high: float,
-           color: np.ndarray, *, taper: float = 1.0, top_z: float = 0.0) -> None:
+def _prism(
+    builder: PolygonBuilder,
+    profile: Sequence[tuple[float, float]],
+    y_low: float,
+    y_high: float,
+    color: np.ndarray,
+    *,
+    taper: float = 1.0,
+    top_z: float = 0.0,
+) -> None:
     """A convex side profile (x, z), counter-clockwise seen from the right, drawn out from -y to +y.
 
     `taper` narrows points at or above `top_z`, as a cabin narrows towards its roof.
@@ -93,8 +111,13 @@ def _prism(builder: PolygonBuilder, profile: Sequence[tuple[float, float]], y_lo
         builder.add(face, color, normal=(normal[0], 0.0, normal[1]), anchor_m=(0, 0, 0), lit=False, to_m=ACTOR_RANGE_M)
 
 
-def _face(builder: PolygonBuilder, points: Sequence[tuple[float, float, float]], color: Rgb | np.ndarray,
-          normal: Sequence[float], to_m: float) -> None:
+def _face(
+    builder: PolygonBuilder,
+    points: Sequence[tuple[float, float, float]],
+    color: Rgb | np.ndarray,
+    normal: Sequence[float],
+    to_m: float,
+) -> None:
     direction = np.asarray(normal, dtype=float) / np.linalg.norm(normal)
     builder.add(points, color, normal=direction, anchor_m=(0, 0, 0), lit=False, to_m=to_m)
 
@@ -107,8 +130,15 @@ def _car(builder: PolygonBuilder, ex: float, ey: float, ez: float, color: np.nda
     if ex < 1.4:
         _cycle(builder, ex, ey, height, color)
         return
-    body = [(-0.99 * ex, 0.16 * height), (0.97 * ex, 0.16 * height), (ex, 0.32 * height), (0.95 * ex, 0.50 * height),
-            (0.42 * ex, belt), (-0.93 * ex, belt + 0.03 * height), (-ex, 0.36 * height)]
+    body = [
+        (-0.99 * ex, 0.16 * height),
+        (0.97 * ex, 0.16 * height),
+        (ex, 0.32 * height),
+        (0.95 * ex, 0.50 * height),
+        (0.42 * ex, belt),
+        (-0.93 * ex, belt + 0.03 * height),
+        (-ex, 0.36 * height),
+    ]
     _prism(builder, body, ey, ey, color)
     cabin = [(-0.86 * ex, belt), (0.46 * ex, belt), (0.10 * ex, height), (-0.56 * ex, height)]
     _prism(builder, cabin, 0.95 * ey, 0.95 * ey, color, taper=0.82, top_z=0.9 * height)
@@ -121,12 +151,19 @@ def _car(builder: PolygonBuilder, ex: float, ey: float, ez: float, color: np.nda
     rise = (high - belt) / (height - belt)
     y_low, y_high = 0.955 * ey, at(0.955 * ey, 0.955 * ey * 0.82, rise)
     for side in (-1.0, 1.0):
-        window = [(-0.76 * ex, side * y_low, low), (0.38 * ex, side * y_low, low),
-                  (at(0.40 * ex, 0.06 * ex, rise), side * y_high, high), (at(-0.78 * ex, -0.5 * ex, rise), side * y_high,
-                                                                         high)]
+        window = [
+            (-0.76 * ex, side * y_low, low),
+            (0.38 * ex, side * y_low, low),
+            (at(0.40 * ex, 0.06 * ex, rise), side * y_high, high),
+            (at(-0.78 * ex, -0.5 * ex, rise), side * y_high, high),
+        ]
         _face(builder, window, GLASS, (0, side, 0.2), 160.0)
-        pillar = [(-0.18 * ex, side * (y_low + 0.004), low), (-0.12 * ex, side * (y_low + 0.004), low),
-                  (-0.16 * ex, side * (y_high + 0.004), high), (-0.21 * ex, side * (y_high + 0.004), high)]
+        pillar = [
+            (-0.18 * ex, side * (y_low + 0.004), low),
+            (-0.12 * ex, side * (y_low + 0.004), low),
+            (-0.16 * ex, side * (y_high + 0.004), high),
+            (-0.21 * ex, side * (y_high + 0.004), high),
+        ]
         _face(builder, pillar, color * 0.8, (0, side, 0.2), 40.0)
         for axle in (0.60 * ex, -0.60 * ex):
             _wheel(builder, axle, side * (ey + 0.005), wheel_r, side)
@@ -137,15 +174,28 @@ def _car(builder: PolygonBuilder, ex: float, ey: float, ez: float, color: np.nda
     for side in (-1.0, 1.0):
         for x, light, sign in ((0.985 * ex, HEADLIGHT, 1.0), (-0.985 * ex, TAILLIGHT, -1.0)):
             x += sign * 0.02
-            lamp = [(x, side * 0.55 * ey, 0.38 * height), (x, side * 0.93 * ey, 0.38 * height),
-                    (x, side * 0.93 * ey, 0.50 * height), (x, side * 0.55 * ey, 0.50 * height)]
+            lamp = [
+                (x, side * 0.55 * ey, 0.38 * height),
+                (x, side * 0.93 * ey, 0.38 * height),
+                (x, side * 0.93 * ey, 0.50 * height),
+                (x, side * 0.55 * ey, 0.50 * height),
+            ]
             _face(builder, lamp, light, (sign, 0, 0.05), 160.0)
     for sign in (1.0, -1.0):
         x = sign * (ex + 0.005)
-        plate = [(x, -0.27, 0.27 * height), (x, 0.27, 0.27 * height), (x, 0.27, 0.35 * height), (x, -0.27, 0.35 * height)]
+        plate = [
+            (x, -0.27, 0.27 * height),
+            (x, 0.27, 0.27 * height),
+            (x, 0.27, 0.35 * height),
+            (x, -0.27, 0.35 * height),
+        ]
         _face(builder, plate, (222, 222, 214), (sign, 0, 0), 45.0)
-        grille = [(x, -0.5 * ey, 0.20 * height), (x, 0.5 * ey, 0.20 * height), (x, 0.5 * ey, 0.25 * height),
-                  (x, -0.5 * ey, 0.25 * height)]
+        grille = [
+            (x, -0.5 * ey, 0.20 * height),
+            (x, 0.5 * ey, 0.20 * height),
+            (x, 0.5 * ey, 0.25 * height),
+            (x, -0.5 * ey, 0.25 * height),
+        ]
         _face(builder, grille, (36, 37, 40), (sign, 0, 0), 60.0)
 
 
@@ -163,12 +213,27 @@ def _cycle(builder: PolygonBuilder, ex: float, ey: float, height: float, color: 
     for axle in (ex - radius, radius - ex):
         ring = [(axle + radius * np.cos(a), 0.0, radius + radius * np.sin(a)) for a in angles]
         builder.add(ring, TYRE, anchor_m=(0, 0, 0), to_m=120.0)
-    _prism(builder, [(-0.6 * ex, 0.3 * height), (0.6 * ex, 0.3 * height), (0.6 * ex, 0.45 * height),
-                     (-0.6 * ex, 0.45 * height)], 0.1, 0.1, color)
-    _prism(builder, [(-0.3 * ex, 0.45 * height), (0.0, 0.45 * height), (0.15 * ex, 0.85 * height),
-                     (-0.15 * ex, 0.85 * height)], 0.22, 0.22, np.array((60.0, 70.0, 92.0)))
-    _prism(builder, [(-0.05 * ex, 0.86 * height), (0.15 * ex, 0.86 * height), (0.15 * ex, height),
-                     (-0.05 * ex, height)], 0.11, 0.11, np.array(SKIN, dtype=float))
+    _prism(
+        builder,
+        [(-0.6 * ex, 0.3 * height), (0.6 * ex, 0.3 * height), (0.6 * ex, 0.45 * height), (-0.6 * ex, 0.45 * height)],
+        0.1,
+        0.1,
+        color,
+    )
+    _prism(
+        builder,
+        [(-0.3 * ex, 0.45 * height), (0.0, 0.45 * height), (0.15 * ex, 0.85 * height), (-0.15 * ex, 0.85 * height)],
+        0.22,
+        0.22,
+        np.array((60.0, 70.0, 92.0)),
+    )
+    _prism(
+        builder,
+        [(-0.05 * ex, 0.86 * height), (0.15 * ex, 0.86 * height), (0.15 * ex, height), (-0.05 * ex, height)],
+        0.11,
+        0.11,
+        np.array(SKIN, dtype=float),
+    )
 
 
 def _walker(builder: PolygonBuilder, ex: float, ey: float, ez: float, color: np.ndarray) -> None:

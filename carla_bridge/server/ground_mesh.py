@@ -23,12 +23,19 @@ WHITE: Rgb = (236, 236, 232)
 YELLOW: Rgb = (232, 184, 54)
 GRASS: Rgb = (104, 136, 66)
 DASH_M, GAP_M = 3.0, 4.5
-LANE_COLORS = {"sidewalk": SIDEWALK, "shoulder": SHOULDER, "border": SHOULDER, "stop": SHOULDER, "biking": (120, 86, 78)}
+LANE_COLORS = {
+    "sidewalk": SIDEWALK,
+    "shoulder": SHOULDER,
+    "border": SHOULDER,
+    "stop": SHOULDER,
+    "biking": (120, 86, 78),
+}
 MARK_RANGE_M, WEAR_RANGE_M, GRASS_RANGE_M = 130.0, 45.0, 55.0
 
 
-def build_ground(name: str, lanes: Sequence[LaneStrip], marks: Sequence[MarkLine],
-                 boxes: Sequence[StaticBox]) -> Polygons:
+def build_ground(
+    name: str, lanes: Sequence[LaneStrip], marks: Sequence[MarkLine], boxes: Sequence[StaticBox]
+) -> Polygons:
     """All ground polygons of a town; `name` seeds the small variations."""
     rng = np.random.default_rng(zlib.crc32(f"{name}/ground".encode()))
     ground = PolygonBuilder(4)
@@ -122,8 +129,9 @@ def _wear(ground: PolygonBuilder, lane: LaneStrip, rng: np.random.Generator) -> 
         inner = rng.uniform(0.05, 0.6)
         outer = min(inner + rng.uniform(0.12, 0.5), 0.95)
         if at + span < length and rng.random() < 0.7:
-            ground.add(_across(lane, at, at + span, inner, outer), base * rng.choice([0.86, 0.92, 1.07]),
-                       to_m=WEAR_RANGE_M)
+            ground.add(
+                _across(lane, at, at + span, inner, outer), base * rng.choice([0.86, 0.92, 1.07]), to_m=WEAR_RANGE_M
+            )
     if not lane.in_junction and length > 30.0:
         at = rng.uniform(8.0, length - 8.0)
         ground.add(_across(lane, at, at + 0.7, 0.42, 0.62), (62, 60, 60), to_m=WEAR_RANGE_M)
@@ -141,8 +149,11 @@ def _grass(ground: PolygonBuilder, lanes: Sequence[LaneStrip], rng: np.random.Ge
             x, y, z = a + right * (1.5 + 20.0 * rng.random() ** 2)
             corners = rectangle(x, y, float(rng.uniform(0, 180)), *rng.uniform(0.4, 2.2, 2))
             shade = rng.choice([0.86, 0.92, 1.08, 1.14])
-            ground.add(np.column_stack([corners, np.full(4, z)]), np.array(GRASS) * shade * (1.0, 1.0, 0.92),
-                       to_m=GRASS_RANGE_M)
+            ground.add(
+                np.column_stack([corners, np.full(4, z)]),
+                np.array(GRASS) * shade * (1.0, 1.0, 0.92),
+                to_m=GRASS_RANGE_M,
+            )
 
 
 def _shadow(ground: PolygonBuilder, box: StaticBox) -> None:

@@ -82,8 +82,9 @@ class PolygonBuilder:
         reach = float(np.linalg.norm(points - anchor, axis=1).max())
         padded = np.concatenate([points, np.repeat(points[-1:], self.vertex_count - len(points), axis=0)])
         self._vertices.append(padded)
-        self._rows.append((*np.clip(np.asarray(color, dtype=float) * light, 0, 255), *direction, *anchor, reach,
-                           from_m, to_m))
+        self._rows.append(
+            (*np.clip(np.asarray(color, dtype=float) * light, 0, 255), *direction, *anchor, reach, from_m, to_m)
+        )
 
     def add_billboard(
         self,

@@ -3,8 +3,8 @@
 All polygons of the town are laid out once. A frame culls them by distance and view, projects the rest in one go,
 clips what crosses the near plane, and fills them: ground in layers, then everything upright from far to near. Pictures
 are painted at twice their size and averaged down, which smooths edges better than anti-aliased filling does.
-Limits, on purpose: no reflections and no cast shadows on moving things; hills are painted far to near, so a bridge over a
-road may show through.
+Limits, on purpose: no reflections and no cast shadows on moving things; hills are painted far to near, so a bridge
+over a road may show through.
 """
 
 from __future__ import annotations
@@ -126,8 +126,14 @@ class _View:
         right /= max(float(np.linalg.norm(right)), 1e-9)
         offsets = billboards.vertices_m
         world = offsets[..., :1] * right + offsets[..., 1:2] * (0.0, 0.0, 1.0) + billboards.anchors_m[:, None]
-        rest = (billboards.colors, billboards.normals, billboards.anchors_m, billboards.radii_m, billboards.from_m,
-                billboards.to_m)
+        rest = (
+            billboards.colors,
+            billboards.normals,
+            billboards.anchors_m,
+            billboards.radii_m,
+            billboards.from_m,
+            billboards.to_m,
+        )
         return Polygons(world, *rest), distance
 
     def project(self, vertices_m: np.ndarray) -> list[np.ndarray]:
@@ -144,7 +150,7 @@ class _View:
         outlines: list[np.ndarray] = list(self._pixels(np.where(whole[:, None, None], local, 1.0)))
         crossing = np.flatnonzero(~whole & ~none)
         if len(crossing):
-            for i, outline in zip(crossing, self._pixels(_clip_near(local[crossing])), strict=True):
+            for i, outline in zip(crossing, self._pixels(clip_near(local[crossing])), strict=True):
                 outlines[i] = outline
         for i in np.flatnonzero(none):
             outlines[i] = np.empty((0, 2), np.int32)
@@ -158,7 +164,7 @@ class _View:
         return np.round(out * (1 << SUBPIXEL_BITS)).astype(np.int32)
 
 
-def _clip_near(local: np.ndarray) -> np.ndarray:
+def clip_near(local: np.ndarray) -> np.ndarray:
     """Cut (N, V, 3) convex polygons at the near plane; (N, 2V, 3), repeating vertices where one was cut off.
 
     Every polygon must have at least one vertex ahead of the plane.
@@ -213,6 +219,11 @@ def _paint(image: np.ndarray, outlines: Sequence[np.ndarray], colors: Sequence[l
 
 
 def _holds(actor: RenderActor, camera: RenderCamera) -> bool:
-    local = carla_axes(actor.pitch, actor.yaw, actor.roll) @ (camera.x - actor.x, camera.y - actor.y, camera.z - actor.z)
-    return bool(abs(local[0]) <= actor.extent_x and abs(local[1]) <= actor.extent_y and
-                -0.1 <= local[2] <= 2 * actor.extent_z)
+    local = carla_axes(actor.pitch, actor.yaw, actor.roll) @ (
+        camera.x - actor.x,
+        camera.y - actor.y,
+        camera.z - actor.z,
+    )
+    return bool(
+        abs(local[0]) <= actor.extent_x and abs(local[1]) <= actor.extent_y and -0.1 <= local[2] <= 2 * actor.extent_z
+    )

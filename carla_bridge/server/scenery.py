@@ -15,8 +15,18 @@ import numpy as np
 from carla_bridge.server.scene import BoxKind, LaneStrip, Rgb, StaticBox
 
 FACADES: tuple[Rgb, ...] = (
-    (196, 176, 150), (178, 120, 98), (206, 200, 188), (150, 140, 132), (188, 160, 112), (140, 108, 92), (172, 182, 188),
-    (214, 190, 160), (126, 134, 142), (190, 148, 128), (158, 164, 140), (202, 170, 150),
+    (196, 176, 150),
+    (178, 120, 98),
+    (206, 200, 188),
+    (150, 140, 132),
+    (188, 160, 112),
+    (140, 108, 92),
+    (172, 182, 188),
+    (214, 190, 160),
+    (126, 134, 142),
+    (190, 148, 128),
+    (158, 164, 140),
+    (202, 170, 150),
 )
 HEDGE: Rgb = (62, 98, 48)
 TRUNK: Rgb = (92, 70, 50)
@@ -49,7 +59,7 @@ class OccupancyRaster:
             return False
         window = np.zeros((upper - lower)[::-1], np.uint8)
         cv2.fillConvexPoly(window, cells - lower, 1)
-        return not (window & self._taken[lower[1]:upper[1], lower[0]:upper[0]]).any()
+        return not (window & self._taken[lower[1] : upper[1], lower[0] : upper[0]]).any()
 
 
 def rectangle(x: float, y: float, yaw: float, extent_x: float, extent_y: float, margin: float = 0.0) -> np.ndarray:
@@ -138,8 +148,9 @@ def _lamps(kerb: np.ndarray, raster: OccupancyRaster, ground_z: _GroundHeight) -
     return boxes
 
 
-def _buildings(kerb: np.ndarray, raster: OccupancyRaster, ground_z: _GroundHeight,
-               rng: np.random.Generator) -> list[StaticBox]:
+def _buildings(
+    kerb: np.ndarray, raster: OccupancyRaster, ground_z: _GroundHeight, rng: np.random.Generator
+) -> list[StaticBox]:
     """Detached houses and blocks along a kerb, facing it, with gaps; about one plot in five stays green."""
     boxes = []
     along = float(rng.uniform(2.0, 8.0))
@@ -159,8 +170,16 @@ def _buildings(kerb: np.ndarray, raster: OccupancyRaster, ground_z: _GroundHeigh
             height = 3.1 * floors + 0.6
             boxes.append(
                 StaticBox(
-                    BoxKind.BUILDING, float(x), float(y), ground_z(x, y) + height / 2, yaw, frontage / 2, depth / 2,
-                    height / 2, tuple(int(min(255, c * shade)) for c in color), floors=floors,  # type: ignore[arg-type]
+                    BoxKind.BUILDING,
+                    float(x),
+                    float(y),
+                    ground_z(x, y) + height / 2,
+                    yaw,
+                    frontage / 2,
+                    depth / 2,
+                    height / 2,
+                    tuple(int(min(255, c * shade)) for c in color),
+                    floors=floors,  # type: ignore[arg-type]
                 )
             )
             along += frontage + gap
@@ -169,8 +188,9 @@ def _buildings(kerb: np.ndarray, raster: OccupancyRaster, ground_z: _GroundHeigh
     return boxes
 
 
-def _trees(kerb: np.ndarray, raster: OccupancyRaster, ground_z: _GroundHeight,
-           rng: np.random.Generator) -> list[StaticBox]:
+def _trees(
+    kerb: np.ndarray, raster: OccupancyRaster, ground_z: _GroundHeight, rng: np.random.Generator
+) -> list[StaticBox]:
     """Street trees behind the kerb and some in the gaps further back; hedges along green plots."""
     boxes = []
     length = _length(kerb)
@@ -187,8 +207,18 @@ def _trees(kerb: np.ndarray, raster: OccupancyRaster, ground_z: _GroundHeight,
             raster.take(rectangle(x, y, yaw, 0.2, 0.2, margin=2.0))
             color: Rgb = (int(66 * green), int(112 * green), int(50 * green))
             boxes.append(
-                StaticBox(BoxKind.TREE, float(x), float(y), ground_z(x, y) + trunk_m / 2, yaw, 0.16, 0.16, trunk_m / 2,
-                          color, crown_radius=radius)
+                StaticBox(
+                    BoxKind.TREE,
+                    float(x),
+                    float(y),
+                    ground_z(x, y) + trunk_m / 2,
+                    yaw,
+                    0.16,
+                    0.16,
+                    trunk_m / 2,
+                    color,
+                    crown_radius=radius,
+                )
             )
         x, y = point + 3.2 * right
         if hedge and raster.is_free(rectangle(x, y, yaw, 3.5, 0.4, margin=0.6)):

@@ -48,7 +48,7 @@ def _noise(width: int, height: int) -> np.ndarray:
     for octave, amplitude in ((12, 1.0), (24, 0.6), (48, 0.35), (96, 0.2)):
         coarse = rng.random((octave, octave))
         tiled = np.concatenate([coarse, coarse, coarse], axis=1)
-        fine = cv2.resize(tiled, (3 * width, height), interpolation=cv2.INTER_CUBIC)[:, width:2 * width]
+        fine = cv2.resize(tiled, (3 * width, height), interpolation=cv2.INTER_CUBIC)[:, width : 2 * width]
         total += amplitude * fine
         weight += amplitude
     return total / weight
@@ -71,12 +71,17 @@ class Background:
             if len(self._maps) >= 8:
                 self._maps.clear()
             v, u = np.mgrid[0:height, 0:width] + 0.5
-            ray = level[0] + ((u - width / 2) / focal_px)[..., None] * level[1] + \
-                ((height / 2 - v) / focal_px)[..., None] * level[2]
+            ray = (
+                level[0]
+                + ((u - width / 2) / focal_px)[..., None] * level[1]
+                + ((height / 2 - v) / focal_px)[..., None] * level[2]
+            )
             azimuth = np.rad2deg(np.arctan2(ray[..., 1], ray[..., 0]))
             elevation = np.rad2deg(np.arctan2(ray[..., 2], np.hypot(ray[..., 0], ray[..., 1])))
-            self._maps[key] = ((azimuth * PIXELS_PER_DEGREE).astype(np.float32),
-                               ((90.0 - elevation) * PIXELS_PER_DEGREE - 0.5).astype(np.float32))
+            self._maps[key] = (
+                (azimuth * PIXELS_PER_DEGREE).astype(np.float32),
+                ((90.0 - elevation) * PIXELS_PER_DEGREE - 0.5).astype(np.float32),
+            )
         map_x, map_y = self._maps[key]
         shifted = np.mod(map_x + np.float32(np.rad2deg(yaw) * PIXELS_PER_DEGREE), np.float32(360 * PIXELS_PER_DEGREE))
         return cv2.remap(self._panorama, shifted, map_y, cv2.INTER_NEAREST, borderMode=cv2.BORDER_REPLICATE)

@@ -21,7 +21,17 @@ from wamdiff2_core.errors import UserError, did_you_mean
 TOWNS_FOLDER = Path(__file__).parent / "towns"
 DEFAULT_TOWN = "Wamtown01"
 
-SURFACE_LANES = ("driving", "bidirectional", "parking", "shoulder", "stop", "biking", "sidewalk", "border", "restricted")
+SURFACE_LANES = (
+    "driving",
+    "bidirectional",
+    "parking",
+    "shoulder",
+    "stop",
+    "biking",
+    "sidewalk",
+    "border",
+    "restricted",
+)
 SAMPLE_STEP_M = 1.5
 MAX_SEGMENT_M = 12.0
 MAX_SAGITTA_M = 0.03
@@ -88,7 +98,7 @@ class Town:
 
     @cached_property
     def spawn_points(self) -> list[carla.Transform]:
-        """Poses on the ground in the middle of driving lanes, 25 m apart, clear of junctions; always in the same order."""
+        """Poses on the ground in the middle of driving lanes, 25 m apart, clear of junctions; in a fixed order."""
         points = []
         for span in self._spans:
             if span.kind != "driving" or span.in_junction:
@@ -119,9 +129,7 @@ class Town:
 
     def lane_polylines(self) -> list[np.ndarray]:
         """Edges of all driving lanes, each (N, 2) metres in CARLA's world, to draw a map from."""
-        return [
-            edge[:, :2] for lane in self.lanes if lane.kind == "driving" for edge in (lane.left_m, lane.right_m)
-        ]
+        return [edge[:, :2] for lane in self.lanes if lane.kind == "driving" for edge in (lane.left_m, lane.right_m)]
 
     @cached_property
     def _roads(self) -> list[ElementTree.Element]:
@@ -143,16 +151,22 @@ class Town:
     def _spans(self) -> list[LaneSpan]:
         return [
             LaneSpan(
-                int(road.get("id", 0)), int(lane.get("id", 0)), lane.get("type", "none"),
-                road.get("junction", "-1") != "-1", start, end,
+                int(road.get("id", 0)),
+                int(lane.get("id", 0)),
+                lane.get("type", "none"),
+                road.get("junction", "-1") != "-1",
+                start,
+                end,
             )
             for parent in self._roads
             for road, section, start, end in self._sections(parent)
             for lane in (*section.findall("left/lane"), *section.findall("right/lane"))
         ]
 
-    def _edges(self, road_id: int, lane_id: int, start_s_m: float, end_s_m: float) -> tuple[np.ndarray, np.ndarray] | None:
-        """Left and right edge of a lane, thinned where it is straight, ordered by s; None when the lane has no width."""
+    def _edges(
+        self, road_id: int, lane_id: int, start_s_m: float, end_s_m: float
+    ) -> tuple[np.ndarray, np.ndarray] | None:
+        """Left and right edge of a lane, thinned where straight, ordered by s; None when it has no width."""
         count = max(2, int((end_s_m - start_s_m) / SAMPLE_STEP_M) + 2)
         rows = []
         for s in np.linspace(start_s_m + _EPSILON_M, end_s_m - _EPSILON_M, count):
@@ -161,8 +175,18 @@ class Town:
                 continue
             pose = waypoint.transform
             right = pose.get_right_vector()
-            rows.append((pose.location.x, pose.location.y, pose.location.z, right.x, right.y, right.z,
-                         waypoint.lane_width / 2, pose.rotation.yaw))
+            rows.append(
+                (
+                    pose.location.x,
+                    pose.location.y,
+                    pose.location.z,
+                    right.x,
+                    right.y,
+                    right.z,
+                    waypoint.lane_width / 2,
+                    pose.rotation.yaw,
+                )
+            )
         table = np.array(rows)
         if len(table) < 2 or table[:, 6].max() < 0.05:
             return None
@@ -177,8 +201,9 @@ class Town:
         left, right = edges if span.lane_id < 0 else (edges[0][::-1], edges[1][::-1])
         return LaneStrip(span.road_id, span.start_s_m, span.lane_id, span.in_junction, span.kind, left, right)
 
-    def _section_marks(self, road: ElementTree.Element, section: ElementTree.Element, start: float,
-                       end: float) -> list[MarkLine]:
+    def _section_marks(
+        self, road: ElementTree.Element, section: ElementTree.Element, start: float, end: float
+    ) -> list[MarkLine]:
         road_id = int(road.get("id", 0))
         marks = []
         for lane in section.iter("lane"):
@@ -199,8 +224,9 @@ class Town:
                     marks.append(MarkLine(_shifted(line, offset), kind, color, width))
         return marks
 
-    def _boundary(self, section: ElementTree.Element, road_id: int, lane_id: int, start_s_m: float,
-                  end_s_m: float) -> np.ndarray | None:
+    def _boundary(
+        self, section: ElementTree.Element, road_id: int, lane_id: int, start_s_m: float, end_s_m: float
+    ) -> np.ndarray | None:
         """The line a lane's mark lies on: its outer edge, or for lane 0 the inner edge of a neighbour."""
         present = {int(lane.get("id", 0)) for lane in section.iter("lane")}
         neighbour = lane_id or next((n for n in (-1, 1) if n in present), None)

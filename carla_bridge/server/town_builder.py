@@ -11,6 +11,7 @@ date is fixed.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,10 +62,22 @@ class TownPlan:
 WAMTOWN01 = TownPlan(
     name="Wamtown01",
     junctions={
-        "a1": (120.0, 0.0), "a2": (260.0, 0.0), "a3": (400.0, 0.0),
-        "b0": (0.0, 120.0), "b1": (120.0, 120.0), "b2": (260.0, 130.0), "b3": (400.0, 120.0), "b4": (530.0, 120.0),
-        "c0": (0.0, 250.0), "c1": (120.0, 250.0), "c2": (262.0, 262.0), "c3": (400.0, 250.0), "c4": (530.0, 250.0),
-        "d1": (120.0, 370.0), "d2": (270.0, 370.0), "d3": (400.0, 370.0),
+        "a1": (120.0, 0.0),
+        "a2": (260.0, 0.0),
+        "a3": (400.0, 0.0),
+        "b0": (0.0, 120.0),
+        "b1": (120.0, 120.0),
+        "b2": (260.0, 130.0),
+        "b3": (400.0, 120.0),
+        "b4": (530.0, 120.0),
+        "c0": (0.0, 250.0),
+        "c1": (120.0, 250.0),
+        "c2": (262.0, 262.0),
+        "c3": (400.0, 250.0),
+        "c4": (530.0, 250.0),
+        "d1": (120.0, 370.0),
+        "d2": (270.0, 370.0),
+        "d3": (400.0, 370.0),
     },
     roads=(
         RoadPlan("a1", "b0", ((0.0, 0.0, 40.0),)),
@@ -72,8 +85,9 @@ WAMTOWN01 = TownPlan(
         RoadPlan("a2", "a3"),
         RoadPlan("a3", "b4", ((530.0, 0.0, 60.0),), 50),
         # the southern bypass: a long, gentle S between two corners
-        RoadPlan("a1", "a3", ((120.0, -75.0, 45.0), (215.0, -75.0, 90.0), (305.0, -120.0, 90.0), (400.0, -120.0, 45.0)),
-                 50),
+        RoadPlan(
+            "a1", "a3", ((120.0, -75.0, 45.0), (215.0, -75.0, 90.0), (305.0, -120.0, 90.0), (400.0, -120.0, 45.0)), 50
+        ),
         RoadPlan("b0", "b1"),
         RoadPlan("b1", "b2", ((170.0, 120.0, 60.0), (210.0, 130.0, 60.0))),
         RoadPlan("b2", "b3"),
@@ -142,16 +156,17 @@ def _wrap(angle_rad: float) -> float:
     return (angle_rad + math.pi) % (2 * math.pi) - math.pi
 
 
-def rounded_polyline(start: tuple[float, float], corners: tuple[tuple[float, float, float], ...],
-                     end: tuple[float, float]) -> list[Segment]:
+def rounded_polyline(
+    start: tuple[float, float], corners: tuple[tuple[float, float, float], ...], end: tuple[float, float]
+) -> list[Segment]:
     """Reference line through `start`, rounded `corners` and `end`.
 
     Raises:
         ValueError: a corner's arc does not fit between its neighbours.
     """
     points = [start, *((x, y) for x, y, _ in corners), end]
-    headings = [math.atan2(b[1] - a[1], b[0] - a[0]) for a, b in zip(points, points[1:], strict=False)]
-    turns = [_wrap(b - a) for a, b in zip(headings, headings[1:], strict=False)]
+    headings = [math.atan2(b[1] - a[1], b[0] - a[0]) for a, b in itertools.pairwise(points)]
+    turns = [_wrap(b - a) for a, b in itertools.pairwise(headings)]
     cuts = [0.0, *(r * math.tan(abs(turn) / 2) for (_, _, r), turn in zip(corners, turns, strict=True)), 0.0]
     segments = []
     for i, heading in enumerate(headings):
@@ -198,8 +213,11 @@ def _two_way_road(road_id: int, name: str, segments: list[Segment], speed_kmh: i
     length = sum(s.length_m for s in segments)
     centre = xodr.Lane(a=0.0, lane_type=xodr.LaneType.none)
     if length > 3 * SOLID_BEFORE_JUNCTION_M:
-        for kind, s_offset in (("solid", 0.0), ("broken", SOLID_BEFORE_JUNCTION_M),
-                               ("solid", length - SOLID_BEFORE_JUNCTION_M)):
+        for kind, s_offset in (
+            ("solid", 0.0),
+            ("broken", SOLID_BEFORE_JUNCTION_M),
+            ("solid", length - SOLID_BEFORE_JUNCTION_M),
+        ):
             centre.add_roadmark(_mark(kind, "yellow", s_offset))
     else:
         centre.add_roadmark(_mark("solid", "yellow"))
@@ -275,7 +293,10 @@ def build_town(plan: TownPlan = WAMTOWN01) -> str:
         out_rad = math.atan2(waypoints[1][1] - waypoints[0][1], waypoints[1][0] - waypoints[0][0])
         in_rad = math.atan2(waypoints[-1][1] - waypoints[-2][1], waypoints[-1][0] - waypoints[-2][0])
         segments = rounded_polyline(
-            (start.centre_m[0] + ARM_LENGTH_M * math.cos(out_rad), start.centre_m[1] + ARM_LENGTH_M * math.sin(out_rad)),
+            (
+                start.centre_m[0] + ARM_LENGTH_M * math.cos(out_rad),
+                start.centre_m[1] + ARM_LENGTH_M * math.sin(out_rad),
+            ),
             road_plan.corners,
             (end.centre_m[0] - ARM_LENGTH_M * math.cos(in_rad), end.centre_m[1] - ARM_LENGTH_M * math.sin(in_rad)),
         )
@@ -315,8 +336,13 @@ def _reproducible_text(opendrive: xodr.OpenDrive, centres: list[tuple[float, flo
     if header is None:
         raise RuntimeError("scenariogeneration wrote an OpenDRIVE file without a header")
     xs, ys = zip(*centres, strict=True)
-    header.attrib |= {"date": "2026-01-01T00:00:00", "north": str(max(ys)), "south": str(min(ys)),
-                      "east": str(max(xs)), "west": str(min(xs))}
+    header.attrib |= {
+        "date": "2026-01-01T00:00:00",
+        "north": str(max(ys)),
+        "south": str(min(ys)),
+        "east": str(max(xs)),
+        "west": str(min(xs)),
+    }
     for element in root.iter():
         for key, value in element.attrib.items():
             if "." in value or "e-" in value:
@@ -329,7 +355,9 @@ def _reproducible_text(opendrive: xodr.OpenDrive, centres: list[tuple[float, flo
 
 
 def town(
-    out: Annotated[Path, typer.Option(help="File to write the OpenDRIVE text of Wamtown01 to.")] = Path("Wamtown01.xodr"),
+    out: Annotated[Path, typer.Option(help="File to write the OpenDRIVE text of Wamtown01 to.")] = Path(
+        "Wamtown01.xodr"
+    ),
 ) -> None:
     """Write the town of the embedded world as an OpenDRIVE file."""
     try:

@@ -53,7 +53,7 @@ class _Local:
 
 
 def _walls(box: StaticBox) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, float]]:
-    """(start corner, unit direction, outward normal, width) of the four walls in the local frame; the first faces the road."""
+    """(corner, direction, outward normal, width) of the four walls, local frame; the first faces the road."""
     ex, ey = box.extent_x, box.extent_y
     return [
         (np.array([-ex, -ey]), np.array([1.0, 0.0]), np.array([0.0, -1.0, 0.0]), 2 * ex),
@@ -63,8 +63,16 @@ def _walls(box: StaticBox) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, flo
     ]
 
 
-def _rectangle(corner: np.ndarray, along: np.ndarray, normal: np.ndarray, x0: float, x1: float, z0: float, z1: float,
-               lift: float = 0.0) -> np.ndarray:
+def _rectangle(
+    corner: np.ndarray,
+    along: np.ndarray,
+    normal: np.ndarray,
+    x0: float,
+    x1: float,
+    z0: float,
+    z1: float,
+    lift: float = 0.0,
+) -> np.ndarray:
     """(4, 3) upright rectangle on a wall, local frame; `lift` metres in front of it."""
     a, b = corner + along * x0 + normal[:2] * lift, corner + along * x1 + normal[:2] * lift
     return np.array([[*a, z0], [*b, z0], [*b, z1], [*a, z1]])
@@ -90,8 +98,19 @@ def _building(solid: PolygonBuilder, box: StaticBox, rng: np.random.Generator) -
             solid.add(wall, base, normal=out, anchor_m=anchor, to_m=320.0)
             plinth = local.point(_rectangle(corner, along, normal, x0, x1, 0.0, 0.5, 0.02))
             solid.add(plinth, base * 0.72, normal=out, anchor_m=anchor, to_m=70.0)
-            _windows(solid, local, (corner, along, normal), (x0, x1), box.floors, window_w, window_h, out, anchor, rng,
-                     door=side == 0 and p == panels // 2)
+            _windows(
+                solid,
+                local,
+                (corner, along, normal),
+                (x0, x1),
+                box.floors,
+                window_w,
+                window_h,
+                out,
+                anchor,
+                rng,
+                door=side == 0 and p == panels // 2,
+            )
             if pitched and side in (0, 2):
                 _roof_panel(solid, local, box, (corner, along, normal), (x0, x1), eave, ridge, roof, anchor)
             elif not pitched:
@@ -109,9 +128,17 @@ def _building(solid: PolygonBuilder, box: StaticBox, rng: np.random.Generator) -
         solid.add(top, np.array(roof) * 0.4 + 90.0, normal=(0, 0, 1), to_m=320.0)
 
 
-def _roof_panel(solid: PolygonBuilder, local: _Local, box: StaticBox,
-                wall: tuple[np.ndarray, np.ndarray, np.ndarray], span: tuple[float, float], eave: float, ridge: float,
-                color: Rgb, anchor: np.ndarray) -> None:
+def _roof_panel(
+    solid: PolygonBuilder,
+    local: _Local,
+    box: StaticBox,
+    wall: tuple[np.ndarray, np.ndarray, np.ndarray],
+    span: tuple[float, float],
+    eave: float,
+    ridge: float,
+    color: Rgb,
+    anchor: np.ndarray,
+) -> None:
     corner, along, normal = wall
     overhang = 0.35
     low0, low1 = corner + along * span[0] + normal[:2] * overhang, corner + along * span[1] + normal[:2] * overhang
@@ -121,9 +148,20 @@ def _roof_panel(solid: PolygonBuilder, local: _Local, box: StaticBox,
     solid.add(quad, color, normal=slope / np.linalg.norm(slope), anchor_m=anchor, to_m=320.0)
 
 
-def _windows(solid: PolygonBuilder, local: _Local, wall: tuple[np.ndarray, np.ndarray, np.ndarray],
-             span: tuple[float, float], floors: int, window_w: float, window_h: float, out: np.ndarray,
-             anchor: np.ndarray, rng: np.random.Generator, *, door: bool) -> None:
+def _windows(
+    solid: PolygonBuilder,
+    local: _Local,
+    wall: tuple[np.ndarray, np.ndarray, np.ndarray],
+    span: tuple[float, float],
+    floors: int,
+    window_w: float,
+    window_h: float,
+    out: np.ndarray,
+    anchor: np.ndarray,
+    rng: np.random.Generator,
+    *,
+    door: bool,
+) -> None:
     """Single windows near by; one band per floor farther off."""
     corner, along, normal = wall
     x0, x1 = span
@@ -142,11 +180,20 @@ def _windows(solid: PolygonBuilder, local: _Local, wall: tuple[np.ndarray, np.nd
                 shape = _rectangle(corner, along, normal, middle - 0.55, middle + 0.55, 0.0, 2.2, 0.04)
                 color = (96, 62, 44)
             else:
-                frame = _rectangle(corner, along, normal, middle - window_w / 2 - 0.09, middle + window_w / 2 + 0.09,
-                                   z0 - 0.09, z0 + window_h + 0.09, 0.03)
+                frame = _rectangle(
+                    corner,
+                    along,
+                    normal,
+                    middle - window_w / 2 - 0.09,
+                    middle + window_w / 2 + 0.09,
+                    z0 - 0.09,
+                    z0 + window_h + 0.09,
+                    0.03,
+                )
                 solid.add(local.point(frame), (214, 210, 202), normal=out, anchor_m=anchor, to_m=32.0)
-                shape = _rectangle(corner, along, normal, middle - window_w / 2, middle + window_w / 2, z0,
-                                   z0 + window_h, 0.04)
+                shape = _rectangle(
+                    corner, along, normal, middle - window_w / 2, middle + window_w / 2, z0, z0 + window_h, 0.04
+                )
             solid.add(local.point(shape), color, normal=out, anchor_m=anchor, to_m=WINDOW_RANGE_M)
 
 
@@ -197,6 +244,7 @@ def _lamp(solid: PolygonBuilder, billboards: PolygonBuilder, box: StaticBox) -> 
     billboards.add_billboard(post, box.color_rgb, anchor, to_m=140.0)
     arm = local.point([[0, 0, top - 0.1], [0, -1.9, top + 0.15], [0, -1.9, top + 0.25], [0, 0, top]])
     solid.add(arm, box.color_rgb, anchor_m=anchor, to_m=80.0)
-    head = local.point([[-0.14, -1.6, top + 0.12], [0.14, -1.6, top + 0.12], [0.14, -2.3, top + 0.2],
-                        [-0.14, -2.3, top + 0.2]])
+    head = local.point(
+        [[-0.14, -1.6, top + 0.12], [0.14, -1.6, top + 0.12], [0.14, -2.3, top + 0.2], [-0.14, -2.3, top + 0.2]]
+    )
     solid.add(head, (232, 228, 206), anchor_m=anchor, to_m=80.0)
