@@ -1,0 +1,322 @@
+"""The planner as a ROS 2 node: image, odometry and navigation in; plan, path and diagnostics out.
+
+    ~/input/image, ~/input/image/compressed   one of them, by the parameter `image_transport`
+    ~/input/camera_info                       optional; a camera other than the checkpoint's is refused
+    ~/input/odometry, ~/input/navigation      paired with the image by stamp
+    ~/output/plan                             stamped like the image it was made from; also when its check failed
+    ~/output/path                             the same as nav_msgs/Path; empty when the plan must not be driven
+    ~/output/ready                            latched Bool, true after warm-up
+    /diagnostics                              once a second
+
+The executor's thread only converts and pairs messages; the model runs in a worker thread, and images that come while it
+is busy are dropped. Every outcome counts in the diagnostics.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from nav_msgs.msg import Odometry, Path
+from rclpy.clock import Clock
+from rclpy.clock_type import ClockType
+from rclpy.exceptions import ROSInterruptException
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.impl.implementation_singleton import rclpy_implementation as _rclpy
+from rclpy.node import Node
+from sensor_msgs.msg import CameraInfo, CompressedImage, Image
+from std_msgs.msg import Bool
+from wamdiff2.msg import Navigation as NavigationMsg
+from wamdiff2.msg import Plan as PlanMsg
+
+from wamdiff2_core.errors import ExitCode, InfrastructureError, UserError
+from wamdiff2_core.types import CameraFrame, Check, EgoState, Navigation, Observation, Plan
+from wamdiff2_ros import conversions, params, qos
+from wamdiff2_ros.sync import Synchronizer
+from wamdiff2_ros.worker import Worker
+
+if TYPE_CHECKING:
+    from wamdiff2_core.planner import Planner
+
+NODE_NAME = "planner"
+NAMESPACE = "wamdiff2"
+STOP_TIMEOUT_S = 5.0
+ARGUMENT_ERRORS = (_rclpy.RCLInvalidROSArgsError, _rclpy.UnknownROSArgsError, _rclpy.RCLError)
+
+
+class PlannerNode(Node):
+    """Feeds a `Planner` from topics, and publishes what it answers."""
+
+    def __init__(self, make: Callable[[params.PlannerParameters], Planner]) -> None:
+        """Declare parameters and create the topics; `start` then loads the planner.
+
+        Args:
+            make: builds the planner; runs in the worker thread, as loading a model takes its time.
+
+        Raises:
+            UserError: a parameter is wrong.
+        """
+        super().__init__(NODE_NAME, namespace=NAMESPACE)
+        self.settings = params.declare(self)
+        for warning in params.unknown_overrides(self):
+            self.get_logger().warning(warning)
+        if not self.settings.planner:
+            raise UserError("parameter planner", "a checkpoint folder or 'random'", "nothing",
+                            "give --checkpoint FOLDER, or -p planner:=FOLDER")
+        self.failure: Exception | None = None
+        self.ended = threading.Event()
+        self._make = make
+        self._planner: Planner | None = None
+        self._counts: Counter[str] = Counter()
+        self._problem = ""  # why the newest input or plan was not usable; empty when it was
+        self._camera = Check()
+        self._last_plan: Plan | None = None
+        self._last_accepted_s: float | None = None
+        self._sync = Synchronizer(("odometry", "navigation"), round(self.settings.sync_tolerance_s * 1e9))
+        self._worker = Worker(self._prepare, self._plan, self._deliver)
+        self._create_topics()
+
+    def _create_topics(self) -> None:
+        sensor, state = (qos.RELIABLE, qos.RELIABLE) if self.settings.reliable_inputs else (qos.SENSOR, qos.STATE)
+        if self.settings.image_transport == "compressed":
+            self.create_subscription(CompressedImage, "~/input/image/compressed", self._on_compressed, sensor)
+        else:
+            self.create_subscription(Image, "~/input/image", self._on_image, sensor)
+        self.create_subscription(CameraInfo, "~/input/camera_info", self._on_camera_info, sensor)
+        self.create_subscription(Odometry, "~/input/odometry", self._on_odometry, state)
+        self.create_subscription(NavigationMsg, "~/input/navigation", self._on_navigation, state)
+        self._plan_out = self.create_publisher(PlanMsg, "~/output/plan", qos.RELIABLE)
+        self._path_out = self.create_publisher(Path, "~/output/path", qos.RELIABLE)
+        self._ready_out = self.create_publisher(Bool, "~/output/ready", qos.LATCHED)
+        self._diagnostics_out = self.create_publisher(DiagnosticArray, "/diagnostics", qos.RELIABLE)
+        # Simulated time may stand still; silence must be noticed all the same.
+        steady = Clock(clock_type=ClockType.STEADY_TIME)
+        self.create_timer(self.settings.diagnostics_period_s, self._publish_diagnostics, clock=steady)
+
+    def start(self) -> None:
+        """Load and warm up the planner in the worker thread."""
+        self._ready_out.publish(Bool(data=False))
+        self._worker.start()
+
+    def stop(self) -> None:
+        """Wait for the plan in hand, for a while."""
+        if not self._worker.stop(STOP_TIMEOUT_S):
+            self.get_logger().warning(f"inference did not end within {STOP_TIMEOUT_S:g} s")
+
+    # Worker thread
+
+    def _prepare(self) -> None:
+        started_s = time.monotonic()
+        try:
+            planner = self._make(self.settings)
+            planner.warm_up()
+            if len(planner.rig) > 1:
+                raise UserError("parameter planner", "a checkpoint with one camera",
+                                f"one with {', '.join(camera.name for camera in planner.rig)}")
+        except Exception as error:  # main turns it into a message and an exit code
+            self.failure = error
+            self.ended.set()
+            return
+        self._planner = planner
+        self.get_logger().info(f"ready: {self.settings.planner}, loaded in {time.monotonic() - started_s:.1f} s")
+        self._announce_ready()
+
+    def _announce_ready(self) -> None:
+        try:
+            self._ready_out.publish(Bool(data=True))
+            self._publish_diagnostics()
+        except Exception:
+            if rclpy.ok():  # a shutdown during loading closes the publishers
+                raise
+
+    def _plan(self, observation: Observation) -> tuple[Plan, float]:
+        assert self._planner is not None
+        started_s = time.perf_counter()
+        try:
+            plan = self._planner.plan(observation)
+        except Exception as error:
+            self.get_logger().error(f"planner failed: {type(error).__name__}: {error}", exc_info=error)
+            message = f"planner failed: {type(error).__name__}: {error}"
+            plan = Plan(observation.stamp_ns, None, check=Check(False, message), source=self.settings.planner)
+        return plan, (time.perf_counter() - started_s) * 1e3
+
+    def _deliver(self, result: tuple[Plan, float]) -> None:
+        plan, took_ms = result
+        self._counts["plans" if plan.check.ok else "rejected"] += 1
+        self._problem = "" if plan.check.ok else f"plan rejected: {plan.check.message}"
+        self._last_plan, self._last_took_ms = plan, took_ms
+        self.get_logger().debug(f"t0 {plan.stamp_ns / 1e9:.3f} s: {took_ms:.0f} ms, {plan.check.message or 'ok'}")
+        try:
+            self._plan_out.publish(conversions.plan_to_msg(plan, self.settings.base_frame))
+            self._path_out.publish(conversions.plan_path_to_msg(plan, self.settings.base_frame))
+        except Exception:
+            if rclpy.ok():
+                raise
+
+    # Executor thread
+
+    def _on_image(self, message: Image) -> None:
+        self._take_image(conversions.image_from_msg, message)
+
+    def _on_compressed(self, message: CompressedImage) -> None:
+        self._take_image(conversions.compressed_from_msg, message)
+
+    def _take_image(self, convert: Callable[[Any], CameraFrame], message: Any) -> None:
+        self._counts["images"] += 1
+        try:
+            frame = convert(message)
+        except conversions.ConversionError as error:
+            self._refuse(str(error))
+            return
+        if self._planner is not None and self._planner.rig:
+            spec = self._planner.rig[0]
+            height, width = frame.rgb.shape[:2]
+            if (width, height) != (spec.width_px, spec.height_px):
+                self._refuse(f"image: expected {spec.width_px}x{spec.height_px} pixels as the checkpoint's rig has, "
+                             f"got {width}x{height}")
+                return
+        if not self._camera.ok:
+            self._refuse(self._camera.message)
+            return
+        self._offer(self._sync.add_image(frame.stamp_ns, frame))
+
+    def _on_camera_info(self, message: CameraInfo) -> None:
+        if self._planner is not None and self._planner.rig:
+            self._camera = conversions.check_camera_info(message, self._planner.rig[0])
+
+    def _on_odometry(self, message: Odometry) -> None:
+        self._take_partner("odometry", conversions.ego_from_msg, message)
+
+    def _on_navigation(self, message: NavigationMsg) -> None:
+        self._take_partner("navigation", conversions.navigation_from_msg, message)
+
+    def _take_partner(self, name: str, convert: Callable[[Any], EgoState | Navigation], message: Any) -> None:
+        try:
+            sample = convert(message)
+        except conversions.ConversionError as error:
+            self._refuse(str(error))
+            return
+        self._offer(self._sync.add(name, conversions.stamp_to_ns(message.header.stamp), sample))
+
+    def _offer(self, matched: tuple[CameraFrame, dict[str, Any]] | None) -> None:
+        if matched is None:
+            return
+        frame, partners = matched
+        accepted = self._worker.offer(Observation((frame,), partners["odometry"], partners["navigation"]))
+        self._last_accepted_s = time.monotonic()
+        if not accepted:
+            self._counts["dropped_busy" if self._planner is not None else "dropped_loading"] += 1
+
+    def _refuse(self, problem: str) -> None:
+        self._counts["refused"] += 1
+        self._problem = problem
+        self.get_logger().warning(problem, throttle_duration_sec=5.0)
+
+    def _publish_diagnostics(self) -> None:
+        level, message = self._health()
+        counts = ("images", "plans", "rejected", "refused", "dropped_busy", "dropped_loading")
+        values = {name: str(self._counts[name]) for name in counts} | {"unpaired": str(self._sync.unpaired)}
+        if self._last_plan is not None:
+            stats = self._last_plan.stats
+            values |= {
+                "plan_ms": f"{self._last_took_ms:.1f}",
+                "prefill_ms": f"{stats.prefill_ms:.1f}",
+                "decode_ms": f"{stats.decode_ms:.1f}",
+                "forwards": str(stats.forwards),
+            }
+        status = DiagnosticStatus(
+            level=level,
+            name=f"{self.get_name()}: inference",
+            message=message,
+            hardware_id=self._last_plan.source if self._last_plan is not None else "",
+            values=[KeyValue(key=key, value=value) for key, value in values.items()],
+        )
+        array = DiagnosticArray(status=[status])
+        array.header.stamp = self.get_clock().now().to_msg()
+        self._diagnostics_out.publish(array)
+
+    def _health(self) -> tuple[bytes, str]:
+        if self._planner is None:
+            return DiagnosticStatus.WARN, "loading"
+        if self._problem:
+            return DiagnosticStatus.ERROR, self._problem
+        missing = self._sync.missing()
+        if missing:
+            return DiagnosticStatus.WARN, f"image without {' and '.join(missing)} within {self.settings.sync_tolerance_s:g} s"
+        if self._last_accepted_s is None:
+            return DiagnosticStatus.OK, "ready, no image yet"
+        age_s = time.monotonic() - self._last_accepted_s
+        if age_s > self.settings.input_timeout_s:
+            return DiagnosticStatus.WARN, f"no usable image for {age_s:.1f} s"
+        return DiagnosticStatus.OK, "planning"
+
+
+def planner_from(settings: params.PlannerParameters) -> Planner:
+    """The planner that the parameters name; torch is imported here, so that a wrong parameter is told at once."""
+    from wamdiff2_core.planner import make_planner
+
+    if settings.torch_threads:
+        import torch
+
+        torch.set_num_threads(settings.torch_threads)
+    return make_planner(settings.planner, device=settings.device, seed=settings.seed)
+
+
+def run(arguments: Sequence[str] | None = None, make: Callable[[params.PlannerParameters], Planner] = planner_from) -> int:
+    """Run the node until SIGINT, SIGTERM or a failure to load.
+
+    Args:
+        arguments: command line with the program's name first, as in `sys.argv`; the default is `sys.argv` itself.
+        make: builds the planner.
+
+    Returns:
+        0 after a signal.
+
+    Raises:
+        UserError: a parameter, a ROS argument or the checkpoint is wrong.
+    """
+    try:
+        rclpy.init(args=list(arguments) if arguments is not None else None)
+        node = PlannerNode(make)
+    except ARGUMENT_ERRORS as error:
+        rclpy.try_shutdown()
+        raise UserError("ROS arguments", "valid arguments and parameter files", " ".join(str(error).split())) from error
+    except UserError:
+        rclpy.try_shutdown()
+        raise
+    executor = SingleThreadedExecutor()
+    executor.add_node(node)
+    try:
+        node.start()
+        while rclpy.ok() and not node.ended.is_set():
+            executor.spin_once(timeout_sec=0.2)
+    except (KeyboardInterrupt, ExternalShutdownException, ROSInterruptException):
+        pass
+    finally:
+        node.stop()
+        executor.shutdown()
+        node.destroy_node()
+        rclpy.try_shutdown()
+    if node.failure is not None:
+        raise node.failure
+    return int(ExitCode.DONE)
+
+
+def main() -> int:
+    """Executable `planner_node`: one line and exit code 2 for what the user can mend, 3 for failed infrastructure."""
+    from wamdiff2_core.cli.main import fail
+
+    try:
+        return run()
+    except (UserError, InfrastructureError) as error:
+        return fail(error, error.exit_code)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
