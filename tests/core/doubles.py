@@ -1,0 +1,116 @@
+"""Tiny random Qwen3-VL models and a byte tokenizer, for tests of the model and decoding core."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen3VLConfig, Qwen3VLForConditionalGeneration
+
+from wamdiff2_core.chat import ModelInputs
+
+SPECIAL_TOKENS = (
+    "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>",
+    "<|mask|>",
+)
+PAD, IM_START, EOS, VISION_START, VISION_END, IMAGE, VIDEO, MASK = range(256, 264)
+VOCAB_SIZE = 272  # the last eight rows belong to no token
+PATCH_DIM = 3 * 2 * 16 * 16
+
+
+def byte_tokenizer(chat_template: str | None = None) -> PreTrainedTokenizerFast:
+    """One token a byte, Qwen's split and special tokens; `chat_template` None leaves it without one."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={char: index for index, char in enumerate(alphabet)}, merges=[]))
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(r"\p{N}|\s*[\r\n]+|[^\s\p{N}]+|\s+"), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+    ])
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>",
+        extra_special_tokens=list(SPECIAL_TOKENS), clean_up_tokenization_spaces=False,
+    )
+    fast.chat_template = chat_template
+    return fast
+
+
+def tiny_config(**text: Any) -> Qwen3VLConfig:
+    """Configuration of a two-layer model; `text` overrides its text part, `tie_word_embeddings` both parts."""
+    tied = text.pop("tie_word_embeddings", True)
+    return Qwen3VLConfig(
+        text_config={
+            "vocab_size": VOCAB_SIZE, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 4096,
+            "rope_parameters": {
+                "rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 2, 2], "mrope_interleaved": True,
+            },
+            "tie_word_embeddings": tied, "eos_token_id": EOS, "pad_token_id": PAD,
+        } | text,
+        vision_config={
+            "depth": 2, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "patch_size": 16,
+            "spatial_merge_size": 2, "temporal_patch_size": 2, "out_hidden_size": text.get("hidden_size", 64),
+            "num_position_embeddings": 64, "deepstack_visual_indexes": [0],
+        },
+        image_token_id=IMAGE, video_token_id=VIDEO, vision_start_token_id=VISION_START, vision_end_token_id=VISION_END,
+        tie_word_embeddings=tied,
+    )
+
+
+def tiny_model(
+    seed: int = 0, attn_implementation: str = "sdpa", sharpness: float = 12.0, **text: Any
+) -> Qwen3VLForConditionalGeneration:
+    """A random model in fp32, evaluation mode.
+
+    Args:
+        seed: of the weights.
+        attn_implementation: `sdpa` or `eager`.
+        sharpness: scale of the weights that makes answers depend visibly on context, and some tokens confident.
+        **text: overrides of `tiny_config`.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Qwen3VLForConditionalGeneration._from_config(
+            tiny_config(**text), attn_implementation=attn_implementation
+        ).eval()
+        with torch.no_grad():
+            for name, weight in model.named_parameters():
+                if weight.ndim >= 2 and "embed" not in name and "lm_head" not in name:
+                    weight.normal_(0, sharpness / 12 * weight[0].numel() ** -0.5)
+                elif "embed_tokens" in name or "lm_head" in name:
+                    weight.normal_(0, sharpness / 40)
+    return model
+
+
+def save_tiny(folder: Path, seed: int = 0, tokenizer: bool = True, **kwargs: Any) -> Path:
+    """Write a tiny model, and its tokenizer, as a Hugging Face folder."""
+    tiny_model(seed, **kwargs).save_pretrained(folder)
+    if tokenizer:
+        byte_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def random_inputs(seed: int, text_len: int, images: tuple[tuple[int, int], ...] = ()) -> ModelInputs:
+    """Random ids with random images.
+
+    Args:
+        seed: of ids and pixels.
+        text_len: number of text tokens, at least two more than images.
+        images: height and width of each image in patches, both even.
+    """
+    rng = np.random.default_rng(seed)
+    text = rng.integers(0, 256, text_len).tolist()
+    if not images:
+        return ModelInputs(torch.tensor(text))
+    ids = text[:2]
+    for index, (height, width) in enumerate(images):
+        ids += [VISION_START] + [IMAGE] * (height * width // 4) + [VISION_END, text[2 + index]]
+    ids += text[2 + len(images) :]
+    pixels = rng.normal(size=(sum(height * width for height, width in images), PATCH_DIM)).astype(np.float32)
+    grids = torch.tensor([[1, height, width] for height, width in images])
+    return ModelInputs(torch.tensor(ids), torch.from_numpy(pixels), grids)

@@ -1,0 +1,204 @@
+"""One user message with images <-> token ids, the same for training and serving.
+
+The message is laid out by the checkpoint's own chat template, but user text never passes through it: the template is
+rendered with stand-ins, and the text goes in afterwards as plain text. A user who types `<|im_end|>` has typed ten
+characters, not ended the turn. Text is tokenised together with the template's text around it, up to the next special
+token, so ids equal those of the whole rendered string.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wamdiff2_core.config import ImagePolicy
+from wamdiff2_core.errors import UserError
+from wamdiff2_core.images import preprocess_images
+from wamdiff2_core.prompts import IMAGE_PLACEHOLDER
+
+if TYPE_CHECKING:
+    import torch
+
+    from wamdiff2_core.model.checkpoint import Checkpoint
+
+QWEN_CHAT_TEMPLATE = (
+    "{%- for message in messages -%}"
+    "{{- '<|im_start|>' + message.role + '\\n' -}}"
+    "{%- for part in message.content -%}"
+    "{%- if part.type == 'image' -%}{{- '<|vision_start|><|image_pad|><|vision_end|>' -}}"
+    "{%- else -%}{{- part.text -}}{%- endif -%}"
+    "{%- endfor -%}"
+    "{{- '<|im_end|>\\n' -}}"
+    "{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}"
+)
+_STAND_IN = re.compile("\ue000(\\d+)\ue001")  # private-use characters: no template contains them
+
+
+@dataclass(frozen=True)
+class ChatRequest:
+    """One question to the model.
+
+    Attributes:
+        text: the user's message; each `<image>` marks where the next image goes.
+        images: (H, W, 3) uint8 RGB, as many as there are marks.
+        system: system message, or None.
+    """
+
+    text: str
+    images: tuple[np.ndarray, ...] = ()
+    system: str | None = None
+
+
+@dataclass(frozen=True)
+class ModelInputs:
+    """A request as the model takes it.
+
+    Attributes:
+        input_ids: (L,) long; every image holds t * h * w / merge^2 image tokens.
+        pixel_values: (patches, patch_dim) float, or None without images.
+        image_grid_thw: (images, 3) long, or None without images.
+    """
+
+    input_ids: torch.Tensor
+    pixel_values: torch.Tensor | None = None
+    image_grid_thw: torch.Tensor | None = None
+
+
+def split_at_images(text: str, image_count: int) -> list[str | None]:
+    """Lay text and images out as the authors' loader does: parts stripped, empty parts dropped; None is an image.
+
+    Text without images is kept as it is.
+
+    Raises:
+        UserError: the number of `<image>` marks is not the number of images.
+    """
+    parts = text.split(IMAGE_PLACEHOLDER)
+    if len(parts) - 1 != image_count:
+        raise UserError(
+            "image",
+            f"as many images as {IMAGE_PLACEHOLDER} marks in the text ({len(parts) - 1} marks)",
+            f"{image_count} images",
+            f"write one {IMAGE_PLACEHOLDER} for each image",
+        )
+    if image_count == 0:
+        return [text]
+    layout: list[str | None] = []
+    for index, part in enumerate(parts):
+        if index:
+            layout.append(None)
+        if part.strip():
+            layout.append(part.strip())
+    return layout
+
+
+class ChatCodec:
+    """Encodes requests and answers with one tokenizer, chat template and image policy."""
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        image_processor: Any,
+        images: ImagePolicy,
+        image_token_id: int,
+        eos_token_id: int,
+        chat_template: str | None = None,
+    ) -> None:
+        """Collect the parts.
+
+        Args:
+            tokenizer: a fast Hugging Face tokenizer.
+            image_processor: of `images.make_image_processor`.
+            images: image policy.
+            image_token_id: of the model's configuration.
+            eos_token_id: ends an answer.
+            chat_template: Jinja template; defaults to the tokenizer's own, else Qwen's form.
+        """
+        self.tokenizer, self.image_processor, self.images = tokenizer, image_processor, images
+        self.image_token_id, self.eos_token_id = image_token_id, eos_token_id
+        self._template = chat_template or getattr(tokenizer, "chat_template", None) or QWEN_CHAT_TEMPLATE
+        special = {token.content: index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
+        self._special = special
+        longest_first = sorted(special, key=len, reverse=True)
+        self._special_pattern = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")") if special else None
+        self._skeletons: dict[tuple[bool, tuple[bool, ...]], list[str | int]] = {}
+
+    def encode(self, request: ChatRequest) -> ModelInputs:
+        """Token ids and pixels of a request, up to and including the assistant's opening.
+
+        Raises:
+            UserError: images do not match their marks, or the template has no place for images.
+        """
+        import torch
+
+        layout = split_at_images(request.text, len(request.images))
+        texts = ([request.system] if request.system is not None else []) + [part for part in layout if part is not None]
+        ids = self._encode_layout(request.system is not None, layout, texts)
+        if ids.count(self.image_token_id) != len(request.images):
+            raise UserError(
+                "chat_template", f"{len(request.images)} image tokens (id {self.image_token_id})",
+                str(ids.count(self.image_token_id)), "the checkpoint's template or tokenizer has no place for images",
+            )
+        if not request.images:
+            return ModelInputs(torch.tensor(ids))
+        pixels, grids = preprocess_images(request.images, self.images, self.image_processor)
+        counts = iter((grids.prod(-1) // self.image_processor.merge_size**2).tolist())
+        expanded: list[int] = []
+        for token in ids:
+            expanded.extend([token] * (next(counts) if token == self.image_token_id else 1))
+        return ModelInputs(torch.tensor(expanded), pixels, grids)
+
+    def encode_text(self, text: str) -> list[int]:
+        """Ids of plain text; special tokens in it are spelled out, not recognised."""
+        return list(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids)
+
+    def encode_answer(self, text: str) -> list[int]:
+        """Ids of an answer, closed by EOS."""
+        return [*self.encode_text(text), self.eos_token_id]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of answer ids, special tokens left out, stripped."""
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True)).strip()
+
+    def _encode_layout(self, has_system: bool, layout: Sequence[str | None], texts: Sequence[str]) -> list[int]:
+        key = has_system, tuple(part is None for part in layout)
+        if key not in self._skeletons:
+            self._skeletons[key] = self._skeleton(has_system, layout)
+        ids: list[int] = []
+        plain = ""
+        for piece in self._skeletons[key]:
+            if isinstance(piece, str):
+                plain += _STAND_IN.sub(lambda match: texts[int(match.group(1))], piece)
+                continue
+            ids.extend(self.encode_text(plain) if plain else ())
+            ids.append(piece)
+            plain = ""
+        ids.extend(self.encode_text(plain) if plain else ())
+        return ids
+
+    def _skeleton(self, has_system: bool, layout: Sequence[str | None]) -> list[str | int]:
+        """The rendered conversation with stand-ins for text, cut at the template's special tokens (given as ids)."""
+        count = 0
+
+        def stand_in() -> dict[str, str]:
+            nonlocal count
+            count += 1
+            return {"type": "text", "text": f"\ue000{count - 1}\ue001"}
+
+        messages = [{"role": "system", "content": [stand_in()]}] if has_system else []
+        content = [{"type": "image"} if part is None else stand_in() for part in layout]
+        messages.append({"role": "user", "content": content})
+        rendered = self.tokenizer.apply_chat_template(
+            messages, chat_template=self._template, tokenize=False, add_generation_prompt=True
+        )
+        pieces = self._special_pattern.split(rendered) if self._special_pattern else [rendered]
+        return [self._special.get(piece, piece) for piece in pieces if piece]
+
+
+def encode_chat(request: ChatRequest, checkpoint: Checkpoint) -> ModelInputs:
+    """Encode a request for a checkpoint; see `ChatCodec.encode`."""
+    return checkpoint.chat.encode(request)
