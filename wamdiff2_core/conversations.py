@@ -1,4 +1,4 @@
-"""Conversation files: the one reader of the `{image, conversations}` JSON that evaluation, training and collection share.
+"""Conversation files: the `{image, conversations}` JSON of upstream's evaluation and training sets.
 
 A file is a JSON list, or JSON lines when its name ends in `.jsonl`. Faults of the file are `UserError`; faults of one
 sample are `ConversationError`, so that a caller can skip the sample and go on.
@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from wamdiff2_core.errors import UserError
-from wamdiff2_core.prompts import IMAGE_PLACEHOLDER
 
 ROLES = ("system", "human", "gpt")
 
@@ -83,16 +82,12 @@ class Conversation:
         """Text of the first human turn.
 
         Raises:
-            ConversationError: there is none, an answer stands before it, or its placeholders do not match the images.
+            ConversationError: there is none, or an answer stands before it.
         """
         first = self._first_human()
         if any(turn.role == "gpt" for turn in self.turns[:first]):
             raise ConversationError("conversations: expected the first human turn before any gpt turn")
-        text = self.turns[first].text
-        marks = text.count(IMAGE_PLACEHOLDER)
-        if marks != len(self.images):
-            raise ConversationError(f"image: expected one image per {IMAGE_PLACEHOLDER} ({marks}), got {len(self.images)}")
-        return text
+        return self.turns[first].text
 
     @property
     def answer(self) -> str | None:
@@ -110,7 +105,9 @@ def _turn(index: int, data: object) -> Turn:
     if not isinstance(data, Mapping) or not isinstance(data.get("value"), str):
         raise ConversationError(f"conversations[{index}]: expected {{from, value}} with a text value")
     if data.get("from") not in ROLES:
-        raise ConversationError(f"conversations[{index}].from: expected one of {', '.join(ROLES)}, got {data.get('from')!r}")
+        raise ConversationError(
+            f"conversations[{index}].from: expected one of {', '.join(ROLES)}, got {data.get('from')!r}"
+        )
     return Turn(data["from"], data["value"])
 
 

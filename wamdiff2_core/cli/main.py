@@ -70,7 +70,9 @@ class CommandGroup(TyperGroup):
         except ModuleNotFoundError as error:
             return unavailable_command(cmd_name, f"needs {error.name}", missing_module_hint(error))
         except Exception as error:  # a broken plug-in must not take the other commands with it
-            return unavailable_command(cmd_name, f"does not load: {type(error).__name__}: {error}", "see wamdiff2 doctor")
+            return unavailable_command(
+                cmd_name, f"does not load: {type(error).__name__}: {error}", "see wamdiff2 doctor"
+            )
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         names = self.list_commands(ctx)
@@ -108,7 +110,10 @@ def unavailable_command(name: str, problem: str, fix: str) -> Any:
 
 
 app = typer.Typer(
-    cls=CommandGroup, add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
+    cls=CommandGroup,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
@@ -121,7 +126,9 @@ def _show_version(wanted: bool) -> None:
 @app.callback(invoke_without_command=True)
 def wamdiff2(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
+    ] = False,
 ) -> None:
     """A vision-language-action driver: plan, drive closed loop, train and serve.
 
@@ -141,7 +148,9 @@ def fail(error: object, code: ExitCode) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code; defects keep their traceback."""
     try:
-        result = app(args=list(sys.argv[1:] if arguments is None else arguments), prog_name="wamdiff2", standalone_mode=False)
+        result = app(
+            args=list(sys.argv[1:] if arguments is None else arguments), prog_name="wamdiff2", standalone_mode=False
+        )
     except UserError as error:
         return fail(error, ExitCode.WRONG_USE)
     except InfrastructureError as error:
@@ -149,7 +158,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in EXTRA_OF_MODULE:
             raise
-        return fail(f"{error.name}: expected to be installed, got no such module; {missing_module_hint(error)}", ExitCode.WRONG_USE)
+        return fail(
+            f"{error.name}: expected to be installed, got no such module; {missing_module_hint(error)}",
+            ExitCode.WRONG_USE,
+        )
     except TyperException as error:
         return fail(f"{error.format_message()} (wamdiff2 --help)", ExitCode.WRONG_USE)
     except OSError as error:

@@ -1,0 +1,304 @@
+"""`wamdiff2 predict`: answers for a whole conversation file, with upstream WAM-Diff2's flags and files.
+
+Everything the user gave is checked before the model is loaded. Bad samples become rows with `error`; the command then
+ends with exit code 1. A run that was killed goes on where it stood when the same command is given again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from wamdiff2_core.config import DecodeConfig, ImagePolicy
+from wamdiff2_core.conversations import read_objects
+from wamdiff2_core.errors import ExitCode, InfrastructureError, UserError, did_you_mean
+from wamdiff2_core.serving_record import ServingRecord
+
+V = TypeVar("V")
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+POLL_S = 0.1
+
+
+def predict(
+    input_file: Annotated[Path, typer.Option("--input_file", help="JSON list, or JSON lines when it ends in .jsonl.")],
+    output_file: Annotated[
+        Path, typer.Option("--output_file", help="Answers in input order; .jsonl gives JSON lines.")
+    ],
+    model: Annotated[Path, typer.Option("--model_id", "--model_path", help="Checkpoint folder.")],
+    max_new_tokens: Annotated[int | None, typer.Option("--max_new_tokens", help="Length limit. [128]")] = None,
+    block_size: Annotated[int | None, typer.Option("--block_size", help="Tokens denoised together. [32]")] = None,
+    denoising_steps: Annotated[
+        int | None, typer.Option("--denoising_steps", help="Step budget per block. [32]")
+    ] = None,
+    temperature: Annotated[float | None, typer.Option("--temperature", help="0: most probable token. [0]")] = None,
+    top_k: Annotated[int | None, typer.Option("--top_k", help="Keep the k most probable tokens; 0: all. [0]")] = None,
+    top_p: Annotated[float | None, typer.Option("--top_p", help="Nucleus mass. [1.0]")] = None,
+    remasking_strategy: Annotated[
+        str | None,
+        typer.Option(
+            "--remasking_strategy",
+            help="sequential, low_confidence_static, low_confidence_dynamic or autoregressive. [low_confidence_dynamic]",
+        ),
+    ] = None,
+    confidence_threshold: Annotated[
+        float | None, typer.Option("--confidence_threshold", help="Of low_confidence_dynamic. [0.9]")
+    ] = None,
+    min_pixels: Annotated[int | None, typer.Option("--min_pixels", help="Least image area. [12544]")] = None,
+    max_pixels: Annotated[int | None, typer.Option("--max_pixels", help="Largest image area. [2073600]")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Of sampling. [0]")] = None,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or npu.")] = "auto",
+    dtype: Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16 or float16.")] = "auto",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Drop what an earlier run left unfinished.")] = False,
+) -> int:
+    """Answer a file of conversations with a checkpoint.
+
+    Defaults in brackets hold for a checkpoint without a serving record; one with a record brings its own, and a flag
+    that contradicts it is refused. NUM_DEVICES (or NUM_GPUS) processes share the work; so do those of torchrun.
+    """
+    from wamdiff2_core.cli.predict_worker import PredictRequest, answer_share, limit_threads, merge
+
+    start = time.monotonic()
+    record = checked_record(model)
+    decode = decode_config(
+        record,
+        max_new_tokens=max_new_tokens,
+        block_size=block_size,
+        denoising_steps=denoising_steps,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        strategy=remasking_strategy,
+        confidence_threshold=confidence_threshold,
+        seed=seed,
+    )
+    images = image_policy(record, min_pixels, max_pixels)
+    if dtype not in DTYPES:
+        raise UserError("dtype", "one of " + ", ".join(DTYPES), dtype, did_you_mean(dtype, DTYPES))
+    samples = read_objects(input_file)
+    output_file = checked_output(output_file, input_file)
+    request = PredictRequest(
+        model=model,
+        input_file=input_file,
+        output_file=output_file,
+        decode=decode,
+        images=images,
+        images_fixed=record is not None,
+        device=device,
+        dtype=dtype,
+        overwrite=overwrite,
+        fingerprint=fingerprint(model, input_file, decode, images, dtype),
+    )
+    rank, world, spawned = process_layout(len(samples))
+    progress = Progress(
+        TextColumn("predict"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        disable=rank != 0,
+        transient=True,
+    )
+    with progress:
+        task = progress.add_task("predict", total=len(range(rank, len(samples), world)))
+        if spawned:
+            answer_in_processes(request, spawned, lambda done: progress.update(task, completed=done))
+        else:
+            limit_threads(world)
+            answer_share(
+                request,
+                rank,
+                world,
+                device_of(device, int(os.environ.get("LOCAL_RANK", rank))),
+                lambda done: progress.update(task, completed=done),
+            )
+    rows = merge(request, len(samples))
+    if rows is None:
+        return int(ExitCode.DONE)
+    errors = sum("error" in row for row in rows)
+    Console().print(
+        f"{len(rows)} samples, {errors} errors, {time.monotonic() - start:.1f} s -> {output_file}",
+        soft_wrap=True,
+        highlight=False,
+        markup=False,
+    )
+    return int(ExitCode.FAILED_ITEMS if errors else ExitCode.DONE)
+
+
+def checked_record(model: Path) -> ServingRecord | None:
+    """The serving record of a checkpoint folder, when it has one.
+
+    Raises:
+        UserError: it is no checkpoint folder, has no tokenizer, or its record is malformed.
+    """
+    if not model.is_dir():
+        got = "a file" if model.exists() else "no such folder"
+        raise UserError("model_id", "a checkpoint folder", f"{model} ({got})", "nothing is downloaded at run time")
+    if not (model / "config.json").is_file():
+        raise UserError("model_id", "a checkpoint folder with config.json", str(model))
+    if not any((model / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "vocab.json")):
+        raise UserError(
+            "model_id",
+            "a checkpoint folder with a tokenizer (tokenizer.json)",
+            str(model),
+            "copy the tokenizer files of the model it was trained from into the folder",
+        )
+    return ServingRecord.load(model)
+
+
+def decode_config(record: ServingRecord | None, **flags: Any) -> DecodeConfig:
+    """Decoding from the record's defaults, or the published ones, with the given flags on top.
+
+    Raises:
+        UserError: a flag out of range, or one that the weights were not trained for.
+    """
+    given = {name: value for name, value in flags.items() if value is not None}
+    decode = replace(record.decode if record else DecodeConfig(), **given)
+    if record:
+        record.check_request(decode)
+    return decode
+
+
+def image_policy(record: ServingRecord | None, min_pixels: int | None, max_pixels: int | None) -> ImagePolicy:
+    """Image policy of the record, or of the flags when there is none.
+
+    Raises:
+        UserError: limits out of range, or other than the record's.
+    """
+    policy = record.images if record else ImagePolicy()
+    given = {k: v for k, v in (("min_pixels", min_pixels), ("max_pixels", max_pixels)) if v is not None}
+    for field, value in given.items():
+        stored = getattr(policy, field)
+        if record and value != stored:
+            raise UserError(field, f"{stored}, which this checkpoint was trained with", value, "leave the flag out")
+    return replace(policy, **given)
+
+
+def checked_output(output_file: Path, input_file: Path) -> Path:
+    """The output path, with its folder made.
+
+    Raises:
+        UserError: it is a folder, or the input file.
+    """
+    if output_file.is_dir():
+        raise UserError("output_file", "a file", f"{output_file} (a folder)")
+    if output_file.resolve() == input_file.resolve():
+        raise UserError("output_file", "another file than the input", str(output_file))
+    try:
+        output_file.parent.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise UserError("output_file", "a path below a folder", f"{output_file} (below a file)") from None
+    return output_file
+
+
+def fingerprint(model: Path, input_file: Path, decode: DecodeConfig, images: ImagePolicy, dtype: str) -> dict[str, Any]:
+    """What decides the answers, as plain JSON: two runs with equal fingerprints may share a journal."""
+    from wamdiff2_core.model.checkpoint import checkpoint_hash
+
+    plain = {
+        "model": checkpoint_hash(model),
+        "input": hashlib.sha256(input_file.read_bytes()).hexdigest()[:16],
+        **{f"decode.{key}": value for key, value in asdict(decode).items()},
+        **{f"images.{key}": value for key, value in asdict(images).items()},
+        "dtype": dtype,
+    }
+    return dict(json.loads(json.dumps(plain)))
+
+
+def process_layout(count: int) -> tuple[int, int, int]:
+    """(rank, world, processes to spawn): torchrun's when it started us, else NUM_DEVICES or NUM_GPUS.
+
+    Args:
+        count: number of samples; no more processes than that are spawned.
+    """
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        rank, world = environment_integer("RANK", 0), environment_integer("WORLD_SIZE", 1)
+        if rank >= world:
+            raise UserError("RANK", f"below WORLD_SIZE ({world})", rank)
+        return rank, world, 0
+    name = "NUM_DEVICES" if "NUM_DEVICES" in os.environ else "NUM_GPUS"
+    wanted = min(environment_integer(name, 1) if name in os.environ else 1, max(count, 1))
+    return 0, 1, wanted if wanted > 1 else 0
+
+
+def environment_integer(name: str, least: int) -> int:
+    """An integer environment variable.
+
+    Raises:
+        UserError: not an integer, or below `least`.
+    """
+    text = os.environ[name]
+    if not text.isdecimal() or int(text) < least:
+        raise UserError(name, f"an integer >= {least}", text or "nothing")
+    return int(text)
+
+
+def device_of(device: str, local_rank: int) -> str:
+    """Torch device of one process; several processes spread over the accelerators of the machine."""
+    import torch
+
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and torch.cuda.is_available():
+        return f"cuda:{local_rank % torch.cuda.device_count()}"
+    return device
+
+
+def answer_in_processes(request: Any, world: int, show: Any) -> None:
+    """Run `world` spawned workers to their end.
+
+    Raises:
+        UserError: a worker refused the request.
+        InfrastructureError: a worker died; what it answered is kept for the next run.
+    """
+    import multiprocessing
+
+    from wamdiff2_core.cli.predict_worker import worker_process
+
+    context = multiprocessing.get_context("spawn")
+    counts = context.RawArray("q", world)
+    outcomes = [context.Pipe(duplex=False) for _ in range(world)]
+    workers = [
+        context.Process(
+            target=worker_process,
+            args=(request, rank, world, device_of(request.device, rank), counts, outcomes[rank][1]),
+        )
+        for rank in range(world)
+    ]
+    for worker in workers:
+        worker.start()
+    for _, sender in outcomes:
+        sender.close()
+    try:
+        while any(worker.is_alive() for worker in workers) and not any(worker.exitcode for worker in workers):
+            show(sum(counts))
+            time.sleep(POLL_S)
+    finally:
+        failed = next((rank for rank, worker in enumerate(workers) if worker.exitcode), None)
+        for worker in workers:
+            if failed is not None:
+                worker.terminate()
+            worker.join()
+    if failed is not None:
+        raise_outcome(failed, workers[failed].exitcode, outcomes[failed][0])
+    show(sum(counts))
+
+
+def raise_outcome(rank: int, exit_code: int | None, outcome: Any) -> None:
+    """Say in this process why a worker failed: it sent a refusal, or it died."""
+    try:
+        refusal = outcome.recv()
+    except EOFError:
+        raise InfrastructureError(
+            f"worker {rank}: expected to end well, got exit code {exit_code}; give the same command again to go on"
+        ) from None
+    raise UserError(*refusal)

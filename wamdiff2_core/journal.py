@@ -1,0 +1,129 @@
+"""Append-only journals: work that can be killed at any moment and goes on where it stood.
+
+A journal is a file of JSON lines. The first line is the request that it answers, every further line one finished item.
+A torn last line, left by a kill, is cut off when the journal is opened again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from wamdiff2_core.errors import UserError
+
+LOCK_WAIT_S = 10.0  # orphaned workers of a killed run need a moment to notice
+
+
+def read_journal(path: Path) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
+    """Request and finished items of a journal; (None, []) when it has not even a whole first line."""
+    content = path.read_bytes() if path.exists() else b""
+    lines = [json.loads(line) for line in content[: content.rfind(b"\n") + 1].splitlines()]
+    return (lines[0], lines[1:]) if lines else (None, [])
+
+
+def check_same_request(path: Path, found: Mapping[str, Any] | None, wanted: Mapping[str, Any]) -> None:
+    """Refuse a journal that was begun for another request.
+
+    Raises:
+        UserError: names each key that differs.
+    """
+    if found is None or found == wanted:
+        return
+    differing = [key for key in sorted({*found, *wanted}) if found.get(key) != wanted.get(key)]
+    raise UserError(
+        str(path),
+        "the journal of this request",
+        ", ".join(f"{key} {found.get(key)!r} (now {wanted.get(key)!r})" for key in differing),
+        "finish the earlier request, or start anew with --overwrite",
+    )
+
+
+class Journal:
+    """One process's journal, locked while it is open.
+
+    Attributes:
+        items: what was finished before, oldest first.
+    """
+
+    def __init__(self, path: Path, request: Mapping[str, Any], *, overwrite: bool = False) -> None:
+        """Open `path` for `request`, creating it when needed.
+
+        Raises:
+            UserError: another process writes it, or it belongs to another request and `overwrite` is false.
+        """
+        self.path = path
+        self._file = path.open("a+b")
+        try:
+            self._lock()
+            if overwrite:
+                self._file.truncate(0)
+            found, self.items = read_journal(path)
+            check_same_request(path, found, request)
+            self._file.seek(0)
+            content = self._file.read()
+            self._file.truncate(content.rfind(b"\n") + 1)
+            if found is None:
+                self.append(request)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _lock(self) -> None:
+        deadline = time.monotonic() + LOCK_WAIT_S
+        while True:
+            try:
+                return fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise UserError(
+                        str(self.path), "a journal of our own", "one that another process is writing"
+                    ) from None
+                time.sleep(0.1)
+
+    def append(self, item: Mapping[str, Any]) -> None:
+        """Add one finished item; it survives a kill of this process from here on."""
+        self._file.write(json.dumps(item, ensure_ascii=False).encode() + b"\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Release the lock; the file stays."""
+        self._file.close()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class FolderLock:
+    """Mutual exclusion between processes that finish the same file, held on its folder; leaves nothing behind."""
+
+    def __init__(self, folder: Path) -> None:
+        self._descriptor = os.open(folder, os.O_RDONLY)
+
+    def __enter__(self) -> None:
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._descriptor)
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a whole file or nothing: a reader sees the old content or the new one, never a part."""
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
