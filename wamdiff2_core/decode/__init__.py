@@ -1,0 +1,1 @@
+"""Decoding: block diffusion and autoregressive, over one cached model."""

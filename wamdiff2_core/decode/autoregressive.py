@@ -1,0 +1,53 @@
+"""Autoregressive decoding: its own convention, for weights with shifted labels.
+
+The prompt is causal, the logits at one token predict the next, and there is no mask token. This is not block diffusion
+with blocks of one, where the logits at a mask predict that same position.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import torch
+
+from wamdiff2_core.chat import ModelInputs
+from wamdiff2_core.config import DecodeConfig
+from wamdiff2_core.decode.block_diffusion import DecodedBatch, UniformDraws
+from wamdiff2_core.decode.selection import choose_tokens
+from wamdiff2_core.model.block_model import BlockModel
+
+
+def decode_autoregressive(
+    model: BlockModel, requests: Sequence[ModelInputs], config: DecodeConfig, eos_token_id: int
+) -> DecodedBatch:
+    """Decode a batch token by token; at temperature 0 this equals Hugging Face's greedy `generate`.
+
+    Args:
+        model: the model; its cache is overwritten.
+        requests: prompts.
+        config: length limit and sampling.
+        eos_token_id: ends an answer.
+    """
+    rows = len(requests)
+    started = time.perf_counter()
+    hidden = model.prefill(requests, 1, config.max_new_tokens)
+    prefilled = time.perf_counter()
+
+    ids = torch.full((rows, config.max_new_tokens), eos_token_id, device=model.device)
+    steps = torch.zeros(rows, dtype=torch.long)
+    draws = UniformDraws(rows, config.seed) if config.temperature > 0 else None
+    open_rows = torch.ones(rows, dtype=torch.bool, device=model.device)
+    for position in range(config.max_new_tokens):
+        if position:
+            hidden = model.forward(ids[:, position - 1 : position], position - 1)[:, 0]
+        active = open_rows.cpu()
+        steps += active
+        uniform = draws.draw(active.tolist(), 1)[:, 0].to(model.device) if draws else None
+        tokens, _ = choose_tokens(model.logits(hidden), config, uniform)
+        ids[:, position] = torch.where(open_rows, tokens, eos_token_id)
+        open_rows = open_rows & (tokens != eos_token_id)
+        if not open_rows.any():
+            break
+    done = time.perf_counter()
+    return DecodedBatch(ids, steps, steps.clone(), (prefilled - started) * 1e3, (done - prefilled) * 1e3)

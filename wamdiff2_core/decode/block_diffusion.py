@@ -1,0 +1,116 @@
+"""Block diffusion decoding: each block of B masks is denoised against the prompt and all earlier blocks.
+
+A step runs the B tokens of the block, picks a candidate for every mask and fixes some. A finished block's keys and
+values must be those of its final tokens; that forward is shared with the first step of the next block, and the last
+block needs none. So an answer costs one prefill and one forward a step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from wamdiff2_core.chat import ModelInputs
+from wamdiff2_core.config import DecodeConfig
+from wamdiff2_core.decode.schedule import schedule
+from wamdiff2_core.decode.selection import choose_tokens, select_positions
+from wamdiff2_core.model.block_model import BlockModel
+from wamdiff2_core.model.masks import block_count
+
+
+@dataclass
+class DecodedBatch:
+    """Answers of a batch before they are cut.
+
+    Attributes:
+        ids: (N, columns) whole blocks; EOS after the block that ended an answer.
+        steps: (N,) steps each row took part in.
+        blocks: (N,) blocks each row decoded.
+        prefill_ms, decode_ms: wall clock of the batch.
+    """
+
+    ids: Tensor
+    steps: Tensor
+    blocks: Tensor
+    prefill_ms: float = 0.0
+    decode_ms: float = 0.0
+
+
+@dataclass
+class UniformDraws:
+    """Random numbers of each row's own generator, so that a row's answer does not depend on its neighbours."""
+
+    rows: int
+    seed: int
+    _generators: list[torch.Generator] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._generators = [torch.Generator().manual_seed(self.seed) for _ in range(self.rows)]
+
+    def draw(self, active: Sequence[bool], count: int) -> Tensor:
+        """(rows, count) numbers in [0, 1); rows that are not active draw nothing and get zeros."""
+        return torch.stack([
+            torch.rand(count, generator=generator) if on else torch.zeros(count)
+            for generator, on in zip(self._generators, active, strict=True)
+        ])
+
+
+def decode_blocks(
+    model: BlockModel, requests: Sequence[ModelInputs], config: DecodeConfig, mask_token_id: int, eos_token_id: int
+) -> DecodedBatch:
+    """Decode a batch by block diffusion.
+
+    Args:
+        model: the model; its cache is overwritten.
+        requests: prompts.
+        config: block size, step budget, strategy and sampling.
+        mask_token_id: fills open positions; never chosen.
+        eos_token_id: ends an answer after the block that holds it.
+    """
+    size, counts = config.block_size, schedule(config.block_size, config.denoising_steps)
+    blocks, rows = block_count(config.max_new_tokens, size), len(requests)
+    started = time.perf_counter()
+    model.prefill(requests, size, blocks * size)
+    prefilled = time.perf_counter()
+
+    ids = torch.full((rows, blocks * size), eos_token_id, device=model.device)
+    steps = torch.zeros(rows, dtype=torch.long)
+    decoded = torch.zeros(rows, dtype=torch.long)
+    draws = UniformDraws(rows, config.seed) if config.temperature > 0 else None
+    finished = torch.zeros(rows, 1, dtype=torch.bool, device=model.device)
+    for block in range(blocks):
+        first = block * size
+        # which positions are open is state of its own: ids that equal the mask token may also be a prompt's or a user's
+        masked = ~finished.expand(rows, size)
+        tokens = torch.where(masked, mask_token_id, eos_token_id)
+        decoded += ~finished[:, 0].cpu()
+        for step, count in enumerate(counts):
+            if step == 0 and block:
+                hidden = model.forward(torch.cat([ids[:, first - size : first], tokens], 1), first - size, commit=size)
+            else:
+                hidden = model.forward(tokens, first)
+            active = masked.any(-1).cpu()
+            steps += active
+            logits = model.logits(hidden[masked])
+            logits[:, mask_token_id] = -torch.inf
+            uniform = draws.draw(active.tolist(), size).to(model.device)[masked] if draws else None
+            candidates, probabilities = choose_tokens(logits, config, uniform)
+            if step + 1 == len(counts):
+                tokens = tokens.masked_scatter(masked, candidates)
+                break
+            confidence = torch.zeros(masked.shape, device=model.device).masked_scatter_(masked, probabilities)
+            fixed = select_positions(confidence, masked, config, count)
+            tokens = torch.where(fixed, tokens.masked_scatter(masked, candidates), tokens)
+            masked = masked & ~fixed
+            if not masked.any():
+                break
+        ids[:, first : first + size] = tokens
+        finished = finished | (tokens == eos_token_id).any(-1, keepdim=True)
+        if finished.all():
+            break
+    done = time.perf_counter()
+    return DecodedBatch(ids, steps, decoded, (prefilled - started) * 1e3, (done - prefilled) * 1e3)
