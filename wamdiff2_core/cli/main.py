@@ -35,20 +35,26 @@ EXTRA_OF_MODULE = {
     "builtin_interfaces": "ros",
     "carla": "carla",
     "scenariogeneration": "carla",
+    "matplotlib": "carla",
     "msgpack": "carla",
-    "cv2": "carla",
+    "networkx": "carla",
     "av": "carla",
+    "scipy": "carla",
     "shapely": "carla",
     "accelerate": "train",
 }
 _INFRASTRUCTURE_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EADDRINUSE, errno.ECONNREFUSED, errno.ECONNRESET}
 
 
+def extra_of(error: ModuleNotFoundError) -> str | None:
+    """The extra that brings a module which an import did not find, or None."""
+    return EXTRA_OF_MODULE.get((error.name or "").partition(".")[0])
+
+
 def missing_module_hint(error: ModuleNotFoundError) -> str:
     """How to obtain the module that an import did not find."""
-    module = (error.name or "").partition(".")[0]
-    extra = EXTRA_OF_MODULE.get(module)
-    return f"pip install 'wamdiff2[{extra}]'" if extra else f"install the Python module {module!r}"
+    extra = extra_of(error)
+    return f"pip install 'wamdiff2[{extra}]'" if extra else "see wamdiff2 doctor"
 
 
 class CommandGroup(TyperGroup):
@@ -156,7 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except InfrastructureError as error:
         return fail(error, ExitCode.INFRASTRUCTURE)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in EXTRA_OF_MODULE:
+        if extra_of(error) is None:
             raise
         return fail(
             f"{error.name}: expected to be installed, got no such module; {missing_module_hint(error)}",

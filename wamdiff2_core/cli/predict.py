@@ -46,7 +46,7 @@ def predict(
         str | None,
         typer.Option(
             "--remasking_strategy",
-            help="sequential, low_confidence_static, low_confidence_dynamic or autoregressive. [low_confidence_dynamic]",
+            help="sequential, autoregressive, low_confidence_static or low_confidence_dynamic. [the last]",
         ),
     ] = None,
     confidence_threshold: Annotated[

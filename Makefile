@@ -1,0 +1,50 @@
+# make drive    closed-loop drive in the embedded world; report in OUT
+# make test     set-up, linters, and the whole test suite
+# make mutants  proof that the suite can fail: breaks one line at a time
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+SHELL := /bin/bash
+
+PLANNER ?= nano
+ROUTES ?= carla_bridge/routes/demo.xml
+LATENCY ?= lockstep
+OUT ?= runs/drive-$(PLANNER)
+ROS_ARGS ?=
+BIN := .venv/bin
+ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+
+.PHONY: help setup drive test lint pytest core312 mutants clean
+
+help:
+	@sed -n 's/^# //p' Makefile
+	@echo "drive takes   PLANNER=nano|random|none|expert|FOLDER  ROUTES=FILE  LATENCY=lockstep|measured|MS  OUT=DIR  ROS_ARGS='-r a:=b'"
+
+setup:
+	@tools/setup.sh
+
+drive: setup
+	@$(BIN)/wamdiff2 closed-loop --planner $(PLANNER) --routes $(ROUTES) --latency $(LATENCY) --out $(OUT) \
+	  $(if $(ROS_ARGS),--ros-args="$(ROS_ARGS)")
+
+test: setup lint core312 pytest
+
+lint: setup
+	@$(BIN)/ruff check .
+	@$(BIN)/lint-imports
+	@$(BIN)/mypy
+
+# Where a CPU build of torch for 3.12 is not to be had, the tests that need it are skipped there, and say so.
+core312:
+	@tools/setup.sh core312
+	@if [ -x .venv312/bin/pytest ]; then $(ONE_THREAD) .venv312/bin/pytest tests/core -q -n 2 --dist loadfile -rN; fi
+
+pytest: setup
+	@$(ONE_THREAD) $(BIN)/pytest tests/core tests/training -q -n 2 --dist loadfile
+	@$(ONE_THREAD) $(BIN)/pytest tests/ros tests/carla_bridge -q
+
+mutants: setup
+	@$(ONE_THREAD) $(BIN)/python tests/mutants.py
+
+clean:
+	rm -rf .venv .venv312 build install log .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
