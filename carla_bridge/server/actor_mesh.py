@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from carla_bridge.server.polygons import SUN, PolygonBuilder, Polygons
+from carla_bridge.server.polygons import PolygonBuilder, Polygons, sunlight
 from carla_bridge.server.scene import RenderActor, Rgb
 
 GLASS: Rgb = (46, 58, 70)
@@ -43,18 +43,13 @@ def actor_polygons(actor: RenderActor) -> Polygons:
     normals = local.normals @ axes
     return Polygons(
         local.vertices_m @ axes + origin,
-        local.colors * _light(normals)[:, None],
+        local.colors * sunlight(normals)[:, None],
         normals,
         np.broadcast_to(origin + axes[2] * actor.extent_z, (len(local), 3)),
         local.radii_m,
         local.from_m,
         local.to_m,
     )
-
-
-def _light(normals: np.ndarray) -> np.ndarray:
-    lit = 0.60 + 0.42 * np.maximum(normals @ SUN, 0.0)
-    return np.where(np.any(normals, axis=1), lit, 1.0)
 
 
 @lru_cache(maxsize=256)

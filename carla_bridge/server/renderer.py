@@ -25,6 +25,7 @@ from carla_bridge.server.upright_mesh import build_uprights
 NEAR_M = 0.25
 HAZE_M = 420.0  # distance at which 63 % of a colour is haze
 CELL_M = 16.0
+HIGH_M = 40.0
 SUBPIXEL_BITS = 4
 LARGEST_SUPERSAMPLED_PX = 700 * 400
 
@@ -56,21 +57,21 @@ class Renderer:
         if not self._flat:
             order = np.argsort(-np.round(distance / 20.0), kind="stable")
             ground, distance = ground.take(order), distance[order]
-        _paint(image, view.project(ground.vertices_m), _hazy(ground.colors, distance))
+        _paint(image, view.project(ground.vertices_m), view.hazy(ground.colors, distance))
 
         outlines: list[np.ndarray] = []
         colors: list[list[float]] = []
         distances: list[np.ndarray] = []
         for polygons, distance in (self._solid.visible(view), view.turned(*self._billboards.visible(view))):
             outlines += view.project(polygons.vertices_m)
-            colors += _hazy(polygons.colors, distance)
+            colors += view.hazy(polygons.colors, distance)
             distances.append(distance)
         for actor in actors:
             if not view.may_see(actor) or _holds(actor, camera):
                 continue
             polygons, distance = view.visible(actor_polygons(actor))
             outlines += view.project(polygons.vertices_m)
-            colors += _hazy(polygons.colors, distance)
+            colors += view.hazy(polygons.colors, distance)
             distances.append(distance)
         order = np.argsort(-np.concatenate(distances), kind="stable")
         _paint(image, [outlines[i] for i in order], [colors[i] for i in order])
@@ -80,13 +81,21 @@ class Renderer:
 
 
 class _View:
-    """A camera's projection."""
+    """A camera's projection.
+
+    Attributes:
+        width, height, focal_px: of the picture that is painted, before it is averaged down.
+        eye_m: optical centre, CARLA's world.
+        axes: (3, 3) rows forward, right and up.
+        reach: factor on the distances at which polygons are drawn and fade.
+    """
 
     def __init__(self, camera: RenderCamera, scale: int) -> None:
         self.width, self.height = camera.width * scale, camera.height * scale
         self.focal_px = self.width / 2 / float(np.tan(np.deg2rad(camera.fov) / 2))
         self.eye_m = np.array([camera.x, camera.y, camera.z])
         self.axes = carla_axes(camera.pitch, camera.yaw, camera.roll)
+        self.reach = max(1.0, np.ceil(camera.z / HIGH_M))  # a high camera sees farther in detail
         half = np.array([self.width, self.height]) / 2 / self.focal_px
         self._slopes = half
         self._slants = np.sqrt(1.0 + half**2)
@@ -97,7 +106,7 @@ class _View:
         radius = 2 * float(np.hypot(np.hypot(actor.extent_x, actor.extent_y), actor.extent_z))
         ahead, right, up = relative
         return bool(
-            -radius < ahead < ACTOR_RANGE_M
+            -radius < ahead < ACTOR_RANGE_M * self.reach
             and abs(right) < self._slopes[0] * ahead + self._slants[0] * radius
             and abs(up) < self._slopes[1] * ahead + self._slants[1] * radius
         )
@@ -106,12 +115,13 @@ class _View:
         """Polygons that may be seen, and the distances of their anchors."""
         relative = polygons.anchors_m - self.eye_m
         distance = np.linalg.norm(relative, axis=1)
+        detail = np.linalg.norm(relative[:, :2], axis=1) / self.reach
         local = relative @ self.axes.T
         radius = polygons.radii_m
         facing = np.einsum("ij,ij->i", polygons.normals, self.eye_m - polygons.vertices_m[:, 0])
         seen = (
-            (distance >= polygons.from_m)
-            & (distance < polygons.to_m)
+            (detail >= polygons.from_m)
+            & (detail < polygons.to_m)
             & (local[:, 0] > NEAR_M - radius)
             & (np.abs(local[:, 1]) - self._slants[0] * radius < self._slopes[0] * local[:, 0])
             & (np.abs(local[:, 2]) - self._slants[1] * radius < self._slopes[1] * local[:, 0])
@@ -124,7 +134,7 @@ class _View:
         """Billboards as polygons in the world, upright and facing the camera."""
         right = self.axes[1] * (1.0, 1.0, 0.0)
         right /= max(float(np.linalg.norm(right)), 1e-9)
-        offsets = billboards.vertices_m
+        offsets = billboards.vertices_m - billboards.anchors_m[:, None]
         world = offsets[..., :1] * right + offsets[..., 1:2] * (0.0, 0.0, 1.0) + billboards.anchors_m[:, None]
         rest = (
             billboards.colors,
@@ -135,6 +145,12 @@ class _View:
             billboards.to_m,
         )
         return Polygons(world, *rest), distance
+
+    def hazy(self, colors: np.ndarray, distance_m: np.ndarray) -> list[list[float]]:
+        """BGRA colours, faded into haze with distance."""
+        clear = np.exp(-distance_m / (HAZE_M * self.reach))[:, None]
+        rgb = colors * clear + np.array(HAZE, dtype=float) * (1.0 - clear)
+        return np.column_stack([rgb[:, ::-1], np.full(len(rgb), 255.0)]).tolist()
 
     def project(self, vertices_m: np.ndarray) -> list[np.ndarray]:
         """Outlines (V, 2) int32 in sub-pixels; empty where a polygon lies wholly behind the near plane.
@@ -189,25 +205,18 @@ class _Culled:
 
     def __init__(self, polygons: Polygons) -> None:
         self._polygons = polygons
-        self._near: dict[tuple[int, int], Polygons] = {}
+        self._near: dict[tuple[int, int, float], Polygons] = {}
 
     def visible(self, view: _View) -> tuple[Polygons, np.ndarray]:
         """As `_View.visible`, of all polygons of the town."""
-        cell = (int(view.eye_m[0] // CELL_M), int(view.eye_m[1] // CELL_M))
+        cell = (int(view.eye_m[0] // CELL_M), int(view.eye_m[1] // CELL_M), float(view.reach))
         if cell not in self._near:
             if len(self._near) >= 16:
                 self._near.clear()
-            middle = (np.array(cell) + 0.5) * CELL_M
+            middle = (np.array(cell[:2]) + 0.5) * CELL_M
             distance = np.linalg.norm(self._polygons.anchors_m[:, :2] - middle, axis=1)
-            self._near[cell] = self._polygons.take(np.flatnonzero(distance < self._polygons.to_m + CELL_M))
+            self._near[cell] = self._polygons.take(np.flatnonzero(distance < self._polygons.to_m * view.reach + CELL_M))
         return view.visible(self._near[cell])
-
-
-def _hazy(colors: np.ndarray, distance_m: np.ndarray) -> list[list[float]]:
-    """BGRA colours, faded into haze with distance."""
-    clear = np.exp(-distance_m / HAZE_M)[:, None]
-    rgb = colors * clear + np.array(HAZE, dtype=float) * (1.0 - clear)
-    return np.column_stack([rgb[:, ::-1], np.full(len(rgb), 255.0)]).tolist()
 
 
 def _paint(image: np.ndarray, outlines: Sequence[np.ndarray], colors: Sequence[list[float]]) -> None:

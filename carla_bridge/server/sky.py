@@ -44,9 +44,9 @@ def panorama() -> np.ndarray:
 def _noise(width: int, height: int) -> np.ndarray:
     """(height, width) smooth noise in 0..1, periodic in azimuth."""
     rng = np.random.default_rng(7)
-    total, weight = np.zeros((height, width)), 0.0
+    total, weight = np.zeros((height, width), np.float32), 0.0
     for octave, amplitude in ((12, 1.0), (24, 0.6), (48, 0.35), (96, 0.2)):
-        coarse = rng.random((octave, octave))
+        coarse = rng.random((octave, octave)).astype(np.float32)
         tiled = np.concatenate([coarse, coarse, coarse], axis=1)
         fine = cv2.resize(tiled, (3 * width, height), interpolation=cv2.INTER_CUBIC)[:, width : 2 * width]
         total += amplitude * fine
