@@ -45,7 +45,7 @@ SPAWN_LIFTS_M = (0.0, 0.2, 0.5)
 class CameraMount:
     """A camera on the ego vehicle, and every how many ticks it takes a picture."""
 
-    spec: CameraSpec = CameraSpec()
+    spec: CameraSpec = field(default_factory=CameraSpec)
     every_ticks: int = 5
 
 
@@ -272,7 +272,7 @@ class Simulation:
         frame = self._watchdog.call(lambda: self._world.tick(self._timeout_s), self._timeout_s + 5.0, "world.tick")
         snapshot = self._world.get_snapshot()
         if snapshot.frame != frame:
-            raise InfrastructureError(f"world snapshot: expected frame {frame}, got {snapshot.frame}; a second client ticks")
+            raise InfrastructureError(f"snapshot: expected frame {frame}, got {snapshot.frame}; another client ticks too")
         actor = snapshot.find(self._ego.id)
         if actor is None:
             raise InfrastructureError(f"frame {frame}: the ego vehicle is gone")
@@ -282,7 +282,9 @@ class Simulation:
             frame=frame,
             stamp_ns=stamp_ns,
             ego=_ego_state(actor, stamp_ns),
-            images={name: _camera_frame(name, taken[name], stamp_ns) for name in self._cameras if taken[name] is not None},
+            images={
+                name: _camera_frame(name, taken[name], stamp_ns) for name in self._cameras if taken[name] is not None
+            },
             imu=_imu(taken["imu"]) if "imu" in taken else None,
             gnss=_gnss(taken["gnss"]) if "gnss" in taken else None,
             collisions=tuple(_collision(event) for event in self._streams["collision"].drain()),
@@ -290,27 +292,27 @@ class Simulation:
 
     def close(self) -> None:
         """Destroy what was spawned and restore the server's settings. Never raises; safe to call twice."""
-        for actor in reversed(self._actors):
-            try:
+        try:
+            for actor in reversed(self._actors):
                 if hasattr(actor, "stop"):
                     actor.stop()
                 actor.destroy()
-            except RuntimeError as error:
-                LOG.warning("could not destroy actor %s: %s", actor.id, error)
+            if self._original_settings is not None:
+                self._world.apply_settings(self._original_settings)
+        except RuntimeError as error:
+            # Each further call to a lost server would wait for its own time-out.
+            LOG.warning("the server was not put back as it was: %s", error)
         self._actors.clear()
         self._streams.clear()
-        if self._original_settings is not None:
-            try:
-                self._world.apply_settings(self._original_settings)
-            except RuntimeError as error:
-                LOG.warning("could not restore the server's settings: %s", error)
-            self._original_settings = None
+        self._original_settings = None
         self._watchdog.stop()
 
     def __enter__(self) -> Simulation:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def _connect(self, host: str, port: int, town: str | None) -> None:
@@ -391,21 +393,19 @@ class Simulation:
     def _warm_up(self, longest_period: int) -> None:
         """Tick until subscriptions are live and the phase of every paced camera is known."""
         paced = [self._streams[name] for name in self._cameras]
+        steady = [name for name, stream in self._streams.items() if name != "collision" and stream.period == 1]
         deadline = time.monotonic() + self._timeout_s
         ticks = 0
         while True:
             frame = self._watchdog.call(lambda: self._world.tick(self._timeout_s), self._timeout_s + 5.0, "world.tick")
             ticks += 1
             known = [stream.learn_phase(0.2) for stream in paced]
-            live = all(self._arrived(name, frame) for name in self._streams if name != "collision" and self._per_tick(name))
+            live = all(self._arrived(name, frame) for name in steady)
             if all(known) and live:
                 return
             if time.monotonic() > deadline and ticks > longest_period:
                 silent = [stream.name for stream, ok in zip(paced, known, strict=True) if not ok]
-                raise InfrastructureError(f"sensors gave nothing within {self._timeout_s:g} s: {silent or 'imu or gnss'}")
-
-    def _per_tick(self, name: str) -> bool:
-        return self._streams[name].period == 1
+                raise InfrastructureError(f"sensors gave nothing within {self._timeout_s:g} s: {silent or steady}")
 
     def _arrived(self, name: str, frame: int) -> bool:
         try:

@@ -45,7 +45,7 @@ NANO_TASK = PlanningTask(
 NANO_CAMERA = CameraSpec()
 SAMPLES_FILE, SETTINGS_FILE = "samples.jsonl", "collect.json"
 STATES_PER_EPISODE = 100
-PICTURES_PER_EPISODE = 12
+PICTURES_PER_EPISODE = 8
 CAMERA_EVERY_TICKS = 8
 PLAN_EVERY_TICKS = 5
 MAX_DEVIATION_M = 3.5
@@ -118,7 +118,8 @@ def driven_episode(
 ) -> Iterator[Record]:
     """The expert drives one random stretch under noise; every picture gives a sample.
 
-    The episode begins on a tick with a picture and ends on one, so it does not depend on the one before.
+    The episode begins on a tick with a picture and ends on one, so it does not depend on the one before. A start at
+    rest stands with the brake on until its first picture: a drive begins so.
     """
     driver = drivers[rng.integers(len(drivers))]
     start = sample_state(driver.route, driver.expert, rng)
@@ -138,6 +139,9 @@ def driven_episode(
             if lost:
                 return
             yield label(driver, ego, near_m, frame.images[NANO_CAMERA.name].rgb, task, "drive")
+        if start.speed_mps == 0.0 and not pictures:
+            simulation.apply(controller.step(None, ego, frame.stamp_ns))
+            continue
         if ticks % PLAN_EVERY_TICKS == 0:
             waypoints = driver.expert.roll_out(ego.map_from_base, ego.speed_mps, near_m)
             plan = PlanInMap(Plan(frame.stamp_ns, waypoints), ego.map_from_base)

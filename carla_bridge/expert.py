@@ -50,7 +50,7 @@ class ExpertConfig:
     max_accel_mps2: float = 2.0
     comfort_decel_mps2: float = 2.0
     max_decel_mps2: float = 3.0
-    lookahead_s: float = 0.45
+    lookahead_s: float = 0.4
     min_lookahead_m: float = 2.0
     max_recovery_mps2: float = 3.5
     max_curvature_radpm: float = 0.2

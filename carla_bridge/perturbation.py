@@ -49,9 +49,9 @@ def sample_state(route: RoutePlan, expert: Expert, rng: np.random.Generator) -> 
     if kind < 0.5:
         lateral, heading = rng.normal(0.0, 0.35), rng.normal(0.0, math.radians(4.0))
     elif kind < 1 - 1 / 12:
-        lateral, heading = rng.uniform(-MAX_LATERAL_M, MAX_LATERAL_M), rng.uniform(-MAX_HEADING_RAD, MAX_HEADING_RAD)
+        lateral, heading = rng.uniform(-1, 1) * MAX_LATERAL_M, rng.uniform(-1, 1) * MAX_HEADING_RAD
     else:
-        lateral, heading = rng.uniform(-WIDE_LATERAL_M, WIDE_LATERAL_M), rng.uniform(-WIDE_HEADING_RAD, WIDE_HEADING_RAD)
+        lateral, heading = rng.uniform(-1, 1) * WIDE_LATERAL_M, rng.uniform(-1, 1) * WIDE_HEADING_RAD
     pace = rng.random()
     if pace < 0.5:
         speed = min(MAX_SPEED_MPS, expert.speed_limit_mps(progress_m) * rng.uniform(0.7, 1.1))
@@ -69,11 +69,11 @@ def sample_state(route: RoutePlan, expert: Expert, rng: np.random.Generator) -> 
 class NoiseBursts:
     """Short disturbances of a driver's command: the vehicle leaves its path, then the expert brings it back.
 
-    A burst begins at any step with probability `rate_per_step`, lasts 0.3 to 0.8 s, and adds a steering angle worth up to
-    2.5 m/s^2 sideways and an acceleration of -3 to 2 m/s^2.
+    A burst begins at any step with probability `rate_per_step`, lasts 0.3 to 0.8 s, and adds a steering angle worth up
+    to 2.5 m/s^2 sideways and an acceleration of -3 to 2 m/s^2.
     """
 
-    def __init__(self, rng: np.random.Generator, rate_per_step: float = 0.02, step_s: float = 0.05) -> None:
+    def __init__(self, rng: np.random.Generator, rate_per_step: float = 0.03, step_s: float = 0.05) -> None:
         self._rng, self._rate, self._step_s = rng, rate_per_step, step_s
         self._steps_left = 0
         self._curvature_mps2 = self._accel_mps2 = 0.0

@@ -18,116 +18,82 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from wamdiff2_core.conversations import Conversation, ConversationError, read_objects
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.prompts import IMAGE_PLACEHOLDER
 
 JPEG_QUALITY = 90
-ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
-KEYS = ("id", "image", "conversations", "datasource")
-
-
-@dataclass(frozen=True)
-class Turn:
-    """One message; `role` is `user`, `assistant` or `system`."""
-
-    role: str
-    text: str
+KEYS = ("id", "image", "conversations", "datasource", "min_pixels", "max_pixels")
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One conversation.
+    """One line of a data set.
 
     Attributes:
-        id: name of the sample, unique in its file.
-        turns: the messages in order; `<image>` marks in them stand for `images`, in order.
-        images: paths of the image files.
-        datasource: name of the set it came from.
-        extra: every other key of the line.
+        conversation: the messages.
+        images: paths of the image files, in the order of the `<image>` marks.
+        extra: keys of the line that are not part of the format.
     """
 
-    id: str
-    turns: tuple[Turn, ...]
+    conversation: Conversation
     images: tuple[Path, ...] = ()
-    datasource: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def prompt(self) -> str:
-        """Text of the first user message."""
-        return next(turn.text for turn in self.turns if turn.role == "user")
+        """Text of the question, with one `<image>` mark for each image."""
+        return self.conversation.question
 
     @property
     def answer(self) -> str:
-        """Text of the first assistant message, or an empty string when there is none."""
-        return next((turn.text for turn in self.turns if turn.role == "assistant"), "")
-
-
-def read_dataset(file: Path | str) -> list[Sample]:
-    """Every sample of a `.jsonl` file, or of a `.json` file that holds a list.
-
-    Raises:
-        UserError: no such file, malformed JSON, or a sample without a usable conversation; the message names the line.
-    """
-    return list(iter_dataset(file))
+        """Text of the answer."""
+        return self.conversation.answer or ""
 
 
 def iter_dataset(file: Path | str) -> Iterator[Sample]:
-    """`read_dataset`, one sample at a time."""
+    """Every sample of a conversation file, in order.
+
+    Raises:
+        UserError: the file cannot be read, or a sample has no question, no answer, or other images than marks; the
+            message names the sample. Image files are not opened.
+    """
+    path = Path(file)
+    for number, item in enumerate(read_objects(path), 1):
+        yield _sample(item, path, number)
+
+
+def read_dataset(file: Path | str) -> list[Sample]:
+    """`iter_dataset` as a list."""
+    return list(iter_dataset(file))
+
+
+def last_sample(file: Path | str) -> Sample | None:
+    """The last whole sample of a `.jsonl` file; None when there is no file or nothing in it."""
     path = Path(file)
     if not path.is_file():
-        got = "a folder" if path.is_dir() else "no such file"
-        raise UserError("dataset", "a .jsonl or .json file", f"{path} ({got})", "give the file itself")
-    if path.suffix == ".json":
-        try:
-            items = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise UserError(f"dataset {path}", "valid JSON", str(error)) from None
-        if not isinstance(items, list):
-            raise UserError(f"dataset {path}", "a list of samples", type(items).__name__)
-        for index, item in enumerate(items):
-            yield parse_sample(item, path.parent, f"{path} item {index}", default_id=str(index))
-        return
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            try:
-                item = json.loads(line)
-            except ValueError as error:
-                raise UserError(f"dataset {path} line {number}", "one JSON object", str(error)) from None
-            yield parse_sample(item, path.parent, f"{path} line {number}", default_id=str(number - 1))
+        return None
+    content = path.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1].rstrip(b"\n")
+    if not whole:
+        return None
+    return _sample(json.loads(whole[whole.rfind(b"\n") + 1 :]), path, whole.count(b"\n") + 1)
 
 
-def parse_sample(item: Any, folder: Path, source: str, default_id: str = "") -> Sample:
-    """One sample from its JSON object.
-
-    Args:
-        item: the object.
-        folder: image paths are relative to it.
-        source: where the object came from, for messages.
-        default_id: used when the object has no id.
-    """
-    turns = item.get("conversations") if isinstance(item, dict) else None
-    if not isinstance(turns, list) or not turns:
-        raise UserError(f"{source}: conversations", "a list with at least one message", turns)
-    parsed = []
-    for turn in turns:
-        role = turn.get("from") if isinstance(turn, dict) else None
-        if role not in ROLES or not isinstance(turn.get("value"), str):
-            raise UserError(f"{source}: conversations", "messages {from: human|gpt|system, value: text}", turn)
-        parsed.append(Turn(ROLES[role], turn["value"]))
-    if all(turn.role != "user" for turn in parsed):
-        raise UserError(f"{source}: conversations", "a message from human", [turn["from"] for turn in turns])
-    named = item.get("image") or []
-    names = [named] if isinstance(named, str) else list(named)
-    return Sample(
-        id=str(item.get("id", default_id)),
-        turns=tuple(parsed),
-        images=tuple(folder / name for name in names),
-        datasource=str(item.get("datasource", "")),
-        extra={key: value for key, value in item.items() if key not in KEYS},
-    )
+def _sample(item: object, path: Path, number: int) -> Sample:
+    try:
+        conversation = Conversation.from_json(item)
+        question, answer = conversation.question, conversation.answer
+    except ConversationError as error:
+        raise UserError(f"{path}: sample {number}", "a question with its images and an answer", str(error)) from None
+    if not question or answer is None:
+        raise UserError(f"{path}: sample {number}", "a question and an answer", "an empty one")
+    marks = question.count(IMAGE_PLACEHOLDER)
+    if marks != len(conversation.images):
+        raise UserError(f"{path}: sample {number}: image", f"{marks}, one for each mark", len(conversation.images))
+    assert isinstance(item, Mapping)
+    extra = {key: value for key, value in item.items() if key not in KEYS}
+    return Sample(conversation, tuple(path.parent / name for name in conversation.images), extra)
 
 
 class DatasetWriter:
@@ -160,16 +126,18 @@ class DatasetWriter:
 
         Args:
             sample_id: unique in the file; also names the image files.
-            prompt: with as many `<image>` marks as images, or with marks and no image for a set that has none.
+            prompt: with one `<image>` mark for each image.
             answer: what is to be said.
             images: (H, W, 3) uint8 RGB each; stored as JPEG before the line that names them.
             extra: keys of the sample's own; a key of the format is refused.
         """
         if clash := set(extra) & set(KEYS):
             raise ValueError(f"extra: expected keys other than {KEYS}, got {sorted(clash)}")
-        if images and prompt.count(IMAGE_PLACEHOLDER) != len(images):
+        if prompt.count(IMAGE_PLACEHOLDER) != len(images):
             raise ValueError(f"prompt: expected {len(images)} {IMAGE_PLACEHOLDER} marks, got {prompt!r}")
-        names = [self._store(image, f"{sample_id}-{k}" if len(images) > 1 else sample_id) for k, image in enumerate(images)]
+        names = [
+            self._store(image, f"{sample_id}-{k}" if len(images) > 1 else sample_id) for k, image in enumerate(images)
+        ]
         line: dict[str, Any] = {"id": sample_id}
         if names:
             line["image"] = names[0] if len(names) == 1 else names
@@ -189,7 +157,9 @@ class DatasetWriter:
     def __enter__(self) -> DatasetWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def _store(self, rgb: np.ndarray, name: str) -> str:
@@ -198,17 +168,6 @@ class DatasetWriter:
         relative = f"images/{name}.jpg"
         path = self.folder / relative
         path.parent.mkdir(exist_ok=True)
-        path.write_bytes(simplejpeg.encode_jpeg(np.ascontiguousarray(rgb), quality=JPEG_QUALITY, colorsubsampling="444"))
+        rgb = np.ascontiguousarray(rgb)
+        path.write_bytes(simplejpeg.encode_jpeg(rgb, quality=JPEG_QUALITY, colorsubsampling="444"))
         return relative
-
-
-def last_sample(file: Path | str) -> Sample | None:
-    """The last whole sample of a `.jsonl` file; None when there is no file or nothing in it."""
-    path = Path(file)
-    if not path.is_file():
-        return None
-    lines = path.read_bytes()
-    whole = lines[: lines.rfind(b"\n") + 1].rstrip(b"\n")
-    if not whole:
-        return None
-    return parse_sample(json.loads(whole[whole.rfind(b"\n") + 1 :]), path.parent, str(path))

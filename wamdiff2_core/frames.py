@@ -71,7 +71,7 @@ def rotation_to_carla(roll_deg: float, pitch_deg: float, yaw_deg: float) -> tupl
 
 
 def angular_velocity_from_carla(xyz_radps: np.ndarray) -> np.ndarray:
-    """(3,) REP-103 rad/s from CARLA's left-handed axes; a rotation's axis mirrors with the opposite sign of a vector."""
+    """(3,) REP-103 rad/s from CARLA's left-handed axes; a rotation's axis mirrors opposite to a vector."""
     x, y, z = xyz_radps
     return np.array([0.0 - x, y, 0.0 - z], dtype=np.float64)
 

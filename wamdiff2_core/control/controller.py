@@ -42,7 +42,7 @@ class ControlConfig(Strict):
     lookahead_s: float = 0.35
     preview_s: float = 0.5
     speed_gain_per_s: float = 2.0
-    speed_integral_per_s2: float = 0.3
+    speed_integral_per_s2: float = 0.1
     max_accel_mps2: float = 3.0
     max_decel_mps2: float = 5.0
     stop_speed_mps: float = 0.15

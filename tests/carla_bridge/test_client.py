@@ -1,0 +1,191 @@
+"""The simulation client against the embedded server: frames, exactness, cleaning up, and a whole drive."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+carla = pytest.importorskip("carla", reason="needs the carla client library")
+
+from carla_bridge.client import CameraMount, Simulation  # noqa: E402
+from carla_bridge.expert import Expert  # noqa: E402
+from carla_bridge.navigation import Navigator  # noqa: E402
+from carla_bridge.processes import ManagedProcess, free_ports, wait_for_port  # noqa: E402
+from carla_bridge.route_planner import RoutePlanner, load_routes  # noqa: E402
+from wamdiff2_core.config import CameraSpec, TargetRule  # noqa: E402
+from wamdiff2_core.control.controller import Controller, PlanInMap  # noqa: E402
+from wamdiff2_core.errors import InfrastructureError, UserError  # noqa: E402
+from wamdiff2_core.types import Plan, Pose2D, VehicleCommand  # noqa: E402
+
+pytestmark = pytest.mark.carla
+DEMO = Path(__file__).resolve().parents[2] / "carla_bridge" / "routes" / "demo.xml"
+RULE = TargetRule("arc_length", (10.0, 20.0))
+FRONT = CameraMount(CameraSpec(), 5)
+TALL = CameraMount(CameraSpec(name="display", width_px=64, height_px=48, yaw_deg=90.0), 3)
+
+
+@pytest.fixture(scope="module")
+def start(server_port: int) -> Pose2D:
+    client = carla.Client("127.0.0.1", server_port)
+    client.set_timeout(20.0)
+    return RoutePlanner(client.get_world().get_map()).plan(load_routes(DEMO)[0]).start
+
+
+@pytest.fixture
+def simulation(server_port: int, start: Pose2D) -> Iterator[Simulation]:
+    with Simulation(port=server_port, ego_pose=start, cameras=[FRONT, TALL], timeout_s=20.0) as simulation:
+        yield simulation
+
+
+def test_the_ego_stands_where_it_was_asked_to_with_y_to_the_left(simulation: Simulation, start: Pose2D) -> None:
+    pose = simulation.tick().ego.map_from_base
+    assert (pose.x_m, pose.y_m) == pytest.approx((start.x_m, start.y_m), abs=0.05)
+    assert pose.yaw_rad == pytest.approx(start.yaw_rad, abs=1e-3)
+    vehicle = next(a for a in simulation.world.get_actors() if a.id == simulation.ego_id)
+    assert vehicle.attributes["role_name"] == "hero"
+    assert vehicle.get_location().y == pytest.approx(-pose.y_m, abs=1e-4)
+
+
+def test_time_moves_by_one_step_a_tick(simulation: Simulation) -> None:
+    frames = [simulation.tick() for _ in range(6)]
+    assert np.diff([frame.stamp_ns for frame in frames]) == pytest.approx(np.full(5, 50_000_000), abs=2)
+    assert np.diff([frame.frame for frame in frames]).tolist() == [1] * 5
+
+
+def test_cameras_come_exactly_at_their_own_pace_with_the_stamp_of_the_frame(simulation: Simulation) -> None:
+    frames = [simulation.tick() for _ in range(31)]
+    for name, period, shape in (("front", 5, (128, 256, 3)), ("display", 3, (48, 64, 3))):
+        due = [k for k, frame in enumerate(frames) if name in frame.images]
+        assert np.diff(due).tolist() == [period] * (len(due) - 1)
+        assert len(due) >= 30 // period
+        image = frames[due[0]].images[name]
+        assert image.rgb.shape == shape
+        assert image.stamp_ns == frames[due[0]].stamp_ns
+
+
+def test_a_left_turn_is_left_in_every_sensor(simulation: Simulation) -> None:
+    for _ in range(30):
+        simulation.apply(VehicleCommand(0.0, 2.0))
+        frame = simulation.tick()
+    yaw = frame.ego.map_from_base.yaw_rad
+    for _ in range(15):
+        simulation.apply(VehicleCommand(0.15, 0.0))
+        frame = simulation.tick()
+    ego, imu = frame.ego, frame.imu
+    assert imu is not None
+    assert frame.gnss is not None
+    expected = ego.speed_mps * math.tan(0.15) / 2.86
+    assert ego.yaw_rate_radps == pytest.approx(expected, rel=0.05)
+    assert imu.angular_velocity_radps[2] == pytest.approx(ego.yaw_rate_radps, rel=0.05)
+    assert ego.acceleration_mps2[1] == pytest.approx(ego.speed_mps * expected, rel=0.2)
+    assert imu.acceleration_mps2[1] == pytest.approx(ego.acceleration_mps2[1], abs=0.3)
+    assert imu.acceleration_mps2[2] == pytest.approx(9.81, abs=0.1)
+    turned = (ego.map_from_base.yaw_rad - yaw + math.pi) % (2 * math.pi) - math.pi
+    assert turned > 0.1
+    assert imu.yaw_rad == pytest.approx(ego.map_from_base.yaw_rad, abs=0.02)
+    assert ego.velocity_mps[1] == pytest.approx(1.43 * ego.yaw_rate_radps, abs=0.05)
+
+
+def test_commanded_acceleration_is_what_happens(simulation: Simulation) -> None:
+    speeds = []
+    for _ in range(40):
+        simulation.apply(VehicleCommand(0.0, 1.5))
+        speeds.append(simulation.tick().ego.speed_mps)
+    assert (speeds[-1] - speeds[19]) / 1.0 == pytest.approx(1.5, abs=0.1)
+
+
+def test_gnss_moves_with_the_ego(simulation: Simulation, start: Pose2D) -> None:
+    first = simulation.tick()
+    simulation.place_ego(Pose2D(start.x_m, start.y_m + 100.0, start.yaw_rad))
+    second = simulation.tick()
+    assert first.gnss is not None
+    assert second.gnss is not None
+    moved_deg = second.gnss.latitude_deg - first.gnss.latitude_deg
+    assert moved_deg == pytest.approx(100.0 / 111_320.0, rel=0.02)  # +y is north
+
+
+def test_placing_the_ego_gives_pose_and_speed(simulation: Simulation, start: Pose2D) -> None:
+    simulation.place_ego(start, 6.0)
+    ego = simulation.tick().ego
+    assert ego.speed_mps == pytest.approx(6.0, abs=0.3)
+    ahead = np.array([ego.map_from_base.x_m - start.x_m, ego.map_from_base.y_m - start.y_m])
+    assert ahead @ [math.cos(start.yaw_rad), math.sin(start.yaw_rad)] == pytest.approx(0.3, abs=0.05)
+
+
+def test_a_yawed_camera_looks_left(server_port: int, start: Pose2D) -> None:
+    # Left of a right-hand lane lies the road's middle and the other lane, right of it the kerb: the pictures differ,
+    # and the left one is what a car turned left by 90 degrees sees ahead from the same spot.
+    left = CameraMount(CameraSpec(name="left", x_m=0.0, yaw_deg=90.0, width_px=128, height_px=64), 1)
+    ahead = CameraMount(CameraSpec(name="ahead", x_m=0.0, width_px=128, height_px=64), 1)
+    with Simulation(port=server_port, ego_pose=start, cameras=[left, ahead], timeout_s=20.0) as simulation:
+        looked_left = simulation.tick().images["left"].rgb.astype(int)
+        simulation.place_ego(Pose2D(start.x_m, start.y_m, start.yaw_rad + math.pi / 2))
+        turned = simulation.tick().images
+    same = np.abs(looked_left - turned["ahead"].rgb).mean()
+    other = np.abs(looked_left - turned["left"].rgb).mean()
+    assert same < 0.2 * other
+
+
+def test_leaving_destroys_the_actors_and_restores_the_settings(server_port: int, start: Pose2D) -> None:
+    client = carla.Client("127.0.0.1", server_port)
+    client.set_timeout(20.0)
+    with Simulation(port=server_port, ego_pose=start, timeout_s=20.0) as simulation:
+        assert client.get_world().get_settings().synchronous_mode
+        ids = {simulation.ego_id}
+    world = client.get_world()
+    assert not world.get_settings().synchronous_mode
+    world.wait_for_tick(10.0)
+    kinds = [actor.type_id for actor in world.get_actors() if actor.id in ids or actor.type_id.startswith("sensor.")]
+    assert kinds == []
+
+
+def test_an_unknown_town_is_a_user_error(server_port: int, start: Pose2D) -> None:
+    with pytest.raises(UserError, match="Wamtown01"):
+        Simulation(port=server_port, ego_pose=start, town="Town99", timeout_s=20.0)
+
+
+def test_no_server_is_an_infrastructure_error() -> None:
+    with pytest.raises(InfrastructureError, match="CARLA server"):
+        Simulation(port=free_ports(2), ego_pose=Pose2D(0.0, 0.0, 0.0), timeout_s=1.0)
+
+
+def test_the_expert_drives_a_demo_route_within_a_metre(server_port: int, start: Pose2D) -> None:
+    with Simulation(
+        port=server_port, ego_pose=start, cameras=[CameraMount(CameraSpec(width_px=64, height_px=32), 5)],
+        inertial=False, timeout_s=20.0,
+    ) as simulation:
+        route = RoutePlanner(simulation.map).plan(load_routes(DEMO)[0])
+        expert, navigator, controller = Expert(route), Navigator(route, RULE), Controller()
+        plan, deviations, contacts = None, [], []
+        for _ in range(1600):
+            frame = simulation.tick()
+            navigator.update(frame.ego.map_from_base)
+            deviations.append(navigator.deviation_m)
+            contacts += frame.collisions
+            if frame.images:
+                plan = PlanInMap(Plan(frame.stamp_ns, expert.plan(frame.ego)), frame.ego.map_from_base)
+            if navigator.completed:
+                break
+            simulation.apply(controller.step(plan, frame.ego, frame.stamp_ns))
+    assert navigator.completed
+    assert max(deviations) < 1.0
+    assert not contacts
+
+
+def test_a_server_that_dies_ends_in_an_infrastructure_error(tmp_path: Path, start: Pose2D) -> None:
+    port = free_ports(2)
+    command = [sys.executable, "-m", "carla_bridge.server", "--port", str(port)]
+    with ManagedProcess("embedded server", command, tmp_path / "server.log") as process:
+        wait_for_port(port, process.alive, 60.0)
+        simulation = Simulation(port=port, ego_pose=start, cameras=[], inertial=False, timeout_s=3.0)
+        try:
+            process.stop()
+            with pytest.raises(InfrastructureError):
+                simulation.tick()
+        finally:
+            simulation.close()

@@ -1,0 +1,93 @@
+"""The data set writer and reader: what goes in comes out, also after a kill."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from wamdiff2_core.conversations import read_rgb
+from wamdiff2_core.dataset import DatasetWriter, last_sample, read_dataset
+from wamdiff2_core.errors import UserError
+
+PICTURE = np.broadcast_to(np.linspace(0, 255, 64, dtype=np.uint8)[None, :, None], (32, 64, 3))
+
+
+def test_samples_come_back_with_images_and_extra_keys(tmp_path: Path) -> None:
+    with DatasetWriter(tmp_path) as writer:
+        writer.add("a", "look: <image> where to?", "1.0,2.0", [PICTURE], {"speed_mps": 3.5})
+        writer.add("b", "no picture", "left")
+        writer.add("c", "<image><image>", "two", [PICTURE, 255 - PICTURE])
+    first, second, third = read_dataset(writer.file)
+    assert (first.conversation.id, first.prompt, first.answer) == ("a", "look: <image> where to?", "1.0,2.0")
+    assert first.extra == {"speed_mps": 3.5}
+    assert first.conversation.datasource == "wamdiff2-embedded"
+    assert np.abs(read_rgb(first.images[0]).astype(int) - PICTURE).mean() < 2.0
+    assert second.images == ()
+    assert len(third.images) == 2
+    assert np.abs(read_rgb(third.images[1]).astype(int) - (255 - PICTURE)).mean() < 2.0
+
+
+def test_lines_have_the_published_form(tmp_path: Path) -> None:
+    with DatasetWriter(tmp_path) as writer:
+        writer.add("a", "<image> where to?", "1.0,2.0", [PICTURE])
+    line = json.loads(writer.file.read_text())
+    assert line["image"] == "images/a.jpg"
+    assert line["conversations"] == [
+        {"from": "human", "value": "<image> where to?"}, {"from": "gpt", "value": "1.0,2.0"},
+    ]
+
+
+def test_a_torn_last_line_is_cut_off_and_writing_goes_on(tmp_path: Path) -> None:
+    with DatasetWriter(tmp_path) as writer:
+        writer.add("a", "q", "1")
+        writer.add("b", "q", "2")
+    torn = writer.file.read_bytes()[:-5]
+    writer.file.write_bytes(torn)
+    last = last_sample(writer.file)
+    assert last is not None
+    assert last.conversation.id == "a"
+    with DatasetWriter(tmp_path) as writer:
+        assert writer.count == 1
+        writer.add("c", "q", "3")
+    assert [sample.conversation.id for sample in read_dataset(writer.file)] == ["a", "c"]
+
+
+def test_an_absent_or_empty_file_has_no_last_sample(tmp_path: Path) -> None:
+    assert last_sample(tmp_path / "samples.jsonl") is None
+    (tmp_path / "samples.jsonl").write_text("{torn")
+    assert last_sample(tmp_path / "samples.jsonl") is None
+
+
+def test_marks_must_match_the_images(tmp_path: Path) -> None:
+    with DatasetWriter(tmp_path) as writer:
+        with pytest.raises(ValueError, match="marks"):
+            writer.add("a", "<image>", "1")
+        with pytest.raises(ValueError, match="marks"):
+            writer.add("a", "no mark", "1", [PICTURE])
+        assert writer.count == 0
+
+
+def test_an_extra_key_may_not_hide_one_of_the_format(tmp_path: Path) -> None:
+    with DatasetWriter(tmp_path) as writer, pytest.raises(ValueError, match="image"):
+        writer.add("a", "q", "1", extra={"image": "x.jpg"})
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"conversations": [{"from": "human", "value": "<image> q"}, {"from": "gpt", "value": "a"}]}',
+        '{"conversations": [{"from": "human", "value": "q"}]}',
+        '{"conversations": []}',
+        "[1]",
+    ],
+)
+def test_a_bad_sample_is_named_with_its_number(tmp_path: Path, line: str) -> None:
+    with DatasetWriter(tmp_path) as writer:
+        writer.add("a", "q", "1")
+    with writer.file.open("a") as out:
+        out.write(line + "\n")
+    with pytest.raises(UserError, match="sample 2"):
+        read_dataset(writer.file)
