@@ -6,6 +6,7 @@ Ctrl-C, an exception nor `kill -9` of the parent leaves a server or a planner be
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import os
@@ -104,7 +105,7 @@ class ManagedProcess:
         self.name, self.log_path = name, log_path
         log_path.parent.mkdir(parents=True, exist_ok=True)
         self._log = log_path.open("wb")
-        self._process = subprocess.Popen(  # noqa: S603
+        self._process = subprocess.Popen(
             list(command), stdin=subprocess.DEVNULL, stdout=self._log, stderr=subprocess.STDOUT,
             env=dict(env) if env is not None else child_environment(), start_new_session=True,
             preexec_fn=_die_with_parent,
@@ -140,6 +141,8 @@ class ManagedProcess:
 
     def stop(self, patience_s: float = 5.0) -> None:
         """End the whole group: SIGINT, then SIGTERM, then SIGKILL, each after `patience_s`. Idempotent."""
+        if self._log.closed:
+            return
         for signum in (signal.SIGINT, signal.SIGTERM):
             if not self.alive():
                 break
@@ -154,13 +157,13 @@ class ManagedProcess:
         self._log.close()
 
     def _signal_group(self, signum: signal.Signals) -> None:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signum)
-        except ProcessLookupError:
-            pass
 
     def __enter__(self) -> ManagedProcess:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stop()

@@ -50,7 +50,7 @@ class Infraction(Strict):
     """Something that happened on the way.
 
     Attributes:
-        kind: `collision` or `off lane`.
+        kind: `collision`, `off lane` or `planner lost`.
         t_s: simulated time since the route began, seconds.
         x_m, y_m: where, map frame.
         detail: in words, with its figure.
@@ -216,7 +216,7 @@ class Tick:
 
     def row(self) -> list[str]:
         """The CSV line: `repr` keeps every bit of a float."""
-        return [repr(value) for value in dataclasses.astuple(self)]
+        return [repr(value if isinstance(value, int) else float(value)) for value in dataclasses.astuple(self)]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,412 @@
+"""`wamdiff2 closed-loop`: server, bridge and planner together, over the routes of a file, into a run folder.
+
+The bridge runs in this process and owns the tick; the embedded server and the planner node are children with logs of
+their own. Whatever ends the drive, the children end with it, and `results.json` holds what was driven so far.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from carla_bridge.latency import LatencyMode
+from carla_bridge.planner_child import PlannerChoice
+from carla_bridge.processes import ManagedProcess, free_ports, wait_for_port
+from carla_bridge.results import RESULTS_NAME, DriveResults, Outcome, RouteResult
+from carla_bridge.route_run import Patience, RouteRun, RouteSetup
+from carla_bridge.terminal import DriveDisplay
+from wamdiff2_core.config import CameraSpec
+from wamdiff2_core.errors import InfrastructureError, UserError
+
+if TYPE_CHECKING:
+    from carla_bridge.bridge_node import BridgeNode
+    from carla_bridge.navigation import RoutePlan
+    from carla_bridge.route_planner import RouteSpec
+
+DEMO_ROUTES = Path(__file__).parent / "routes" / "demo.xml"
+PLAN_EVERY_TICKS = 5
+SERVER_START_S, PLANNER_START_S = 90.0, 180.0
+DISPLAY_SIZE_PX = (640, 320)
+OWN_FILES = (RESULTS_NAME, "map.json", "index.html", "drive.mp4", "routes", "logs")
+
+
+@dataclass(frozen=True)
+class DriveConfig:
+    """A drive, all of it.
+
+    Attributes:
+        routes: route file in Bench2Drive's form.
+        planner: who plans.
+        latency: when plans act.
+        out: run folder.
+        carla: `HOST:PORT` of a running server; empty starts the embedded one.
+        seed: of the embedded world and of a random planner.
+        device: torch device of the planner.
+        patience: how long plans are waited for.
+        video: whether to write `drive.mp4`.
+        ros_arguments: for the bridge node.
+    """
+
+    routes: Path
+    planner: PlannerChoice
+    out: Path
+    latency: LatencyMode = field(default_factory=LatencyMode)
+    carla: str = ""
+    seed: int = 0
+    device: str = "cpu"
+    patience: Patience = field(default_factory=Patience)
+    video: bool = True
+    ros_arguments: tuple[str, ...] = ()
+
+    @property
+    def display_camera(self) -> CameraSpec:
+        """The planner's view in a size for people."""
+        width, height = DISPLAY_SIZE_PX
+        return replace(self.planner.camera, name="display", width_px=width, height_px=height)
+
+    def address(self) -> tuple[str, int] | None:
+        """Host and port of `carla`, or None for the embedded server.
+
+        Raises:
+            UserError: not HOST:PORT.
+        """
+        if not self.carla:
+            return None
+        host, _, port = self.carla.rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) < 65535:
+            raise UserError("carla", "HOST:PORT", self.carla)
+        return host, int(port)
+
+
+class Drive:
+    """One drive; `run` does it, and leaves the run folder behind."""
+
+    def __init__(self, config: DriveConfig) -> None:
+        """Check what can be checked before anything is started.
+
+        Raises:
+            UserError: routes, address or run folder are wrong.
+        """
+        from carla_bridge.route_planner import load_routes
+
+        self._config = config
+        self._specs = load_routes(config.routes)
+        self._address = config.address()
+        self._planner_process: ManagedProcess | None = None
+        self._results = DriveResults(
+            planner=config.planner.spec,
+            source="",
+            latency_mode=config.latency.kind,
+            latency_ms=config.latency.fixed_ms,
+            plan_wait_s=config.patience.wait_s,
+            server=config.carla or "embedded",
+            routes_file=str(config.routes),
+            seed=config.seed,
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+            machine=describe_machine(),
+            commit=describe_commit(),
+            planner_camera=config.planner.camera,
+            display_camera=config.display_camera,
+            routes=(),
+        )
+
+    def run(self, node: BridgeNode | None = None) -> DriveResults:
+        """Start what is needed, drive every route, take everything down, and write the report.
+
+        Args:
+            node: the bridge, when rclpy runs already; otherwise both are started here.
+
+        Raises:
+            UserError: the server has no such town, or a route cannot be driven there.
+            InfrastructureError: server or planner did not start.
+        """
+        prepare_folder(self._config.out)
+        self._results.save(self._config.out)
+        with signals_as_interrupts(), DriveDisplay(len(self._specs)) as display:
+            with ExitStack() as stack:
+                self._drive(stack, display, node)
+            self._results.save(self._config.out)
+            display.note("report")
+            from carla_bridge.report import write_report
+
+            write_report(self._config.out, video=self._config.video)
+            display.end(self._results, str(self._config.out / "index.html"))
+        return self._results
+
+    def _drive(self, stack: ExitStack, display: DriveDisplay, node: BridgeNode | None) -> None:
+        display.note("starting server and planner")
+        if node is None:
+            choose_ros_domain(keep=self._config.planner.kind == "external")
+        # Children come before rclpy: its threads and a fork do not go together.
+        server = self._start_server(stack)
+        self._start_planner(stack)
+        if node is None:
+            node = self._start_bridge(stack)
+        node.camera, node.fault = self._config.planner.camera, self._planner_fault
+        address = self._address
+        if server is not None:
+            address = "127.0.0.1", self._wait_for_server(server)
+        assert address is not None
+        routes = self._plan_routes(address)
+        if self._config.planner.expects_plans:
+            display.note("waiting for the planner")
+            alive = self._planner_process.alive if self._planner_process is not None else lambda: True
+            try:
+                node.wait_for_planner(alive, PLANNER_START_S)
+            except InfrastructureError as error:
+                tail = self._planner_process.log_tail() if self._planner_process is not None else ""
+                raise InfrastructureError(f"{error}\n{tail}") from None
+        for route in routes:
+            display.begin_route()
+            result = self._drive_route(route, address, node, display)
+            display.end_route(result)
+            self._results = replace(self._results, routes=(*self._results.routes, result))
+            self._results.save(self._config.out)
+            if result.outcome in (Outcome.SERVER_LOST, Outcome.INTERRUPTED):
+                error = result.reason if result.outcome is Outcome.SERVER_LOST else ""
+                if server is not None and not server.alive():
+                    error = f"{error}; {server.describe_end()}"
+                self._results = replace(self._results, error=error)
+                break
+
+    def _drive_route(
+        self, route: RoutePlan, address: tuple[str, int], node: BridgeNode, display: DriveDisplay
+    ) -> RouteResult:
+        from carla_bridge.client import CameraMount, Simulation
+        from carla_bridge.recorder import RouteRecorder
+        from wamdiff2_core.control.controller import Controller
+
+        specs = (self._config.planner.camera, self._config.display_camera)
+        cameras = [CameraMount(spec, PLAN_EVERY_TICKS) for spec in specs]
+        node.show_route(route)
+        setup = RouteSetup(
+            route, self._config.planner.target_rule, self._config.planner.camera.name, self._config.display_camera.name,
+            self._config.latency, self._config.patience, self._config.planner.expects_plans,
+        )
+        with RouteRecorder(self._config.out / "routes" / route.route_id, route) as recorder, \
+                Simulation(*address, ego_pose=route.start, cameras=cameras, town=route.town) as simulation:
+            run = RouteRun(setup, simulation, node, Controller(), recorder, display.update)
+            result = run.drive()
+        if run.source:
+            self._results = replace(self._results, source=run.source)
+        return result
+
+    def _start_server(self, stack: ExitStack) -> ManagedProcess | None:
+        if self._address is not None:
+            return None
+        self._port = free_ports(3)
+        command = [sys.executable, "-m", "carla_bridge.server", "--port", str(self._port),
+                   "--town", self._specs[0].town, "--seed", str(self._config.seed)]
+        return stack.enter_context(ManagedProcess("embedded server", command, self._config.out / "logs" / "server.log"))
+
+    def _wait_for_server(self, server: ManagedProcess) -> int:
+        try:
+            wait_for_port(self._port, server.alive, SERVER_START_S)
+        except InfrastructureError as error:
+            raise InfrastructureError(f"{error}\n{server.log_tail()}") from None
+        return self._port
+
+    def _start_planner(self, stack: ExitStack) -> None:
+        command = self._config.planner.command(self._config.seed, self._config.device)
+        if command is not None:
+            log = self._config.out / "logs" / "planner.log"
+            self._planner_process = stack.enter_context(ManagedProcess("planner node", command, log))
+
+    def _start_bridge(self, stack: ExitStack) -> BridgeNode:
+        import rclpy
+
+        from carla_bridge.bridge_node import BridgeNode, start_ros
+
+        start_ros(self._config.ros_arguments)
+        stack.callback(rclpy.try_shutdown)
+        node = BridgeNode()
+        stack.callback(node.close)
+        return node
+
+    def _planner_fault(self) -> str:
+        process = self._planner_process
+        return "" if process is None or process.alive() else process.describe_end()
+
+    def _plan_routes(self, address: tuple[str, int]) -> list[RoutePlan]:
+        """Plan every route on the server's own map, so that a bad one is told before the first is driven."""
+        from carla_bridge.report.lanes import save_lanes
+        from carla_bridge.route_planner import RoutePlanner
+
+        maps: dict[str, Any] = {}
+        planners: dict[str, RoutePlanner] = {}
+        for spec in self._specs:
+            if spec.town not in maps:
+                maps[spec.town] = server_map(address, spec)
+                planners[spec.town] = RoutePlanner(maps[spec.town])
+        save_lanes(self._config.out, maps)
+        return [planners[spec.town].plan(spec) for spec in self._specs]
+
+
+def server_map(address: tuple[str, int], spec: RouteSpec) -> Any:
+    """The `carla.Map` that the server has for a route's town."""
+    from carla_bridge.client import Simulation
+    from wamdiff2_core.frames import pose_from_carla
+
+    first = spec.keypoints_carla[0]
+    pose = pose_from_carla(float(first[0]), float(first[1]), 0.0)
+    with Simulation(*address, ego_pose=pose, cameras=(), town=spec.town, inertial=False) as simulation:
+        return simulation.map
+
+
+def prepare_folder(out: Path) -> None:
+    """Make the run folder; an earlier run in it is replaced.
+
+    Raises:
+        UserError: it is a file, or holds something that is not a run.
+    """
+    if out.exists() and not out.is_dir():
+        raise UserError("out", "a folder", f"a file, {out}")
+    if out.is_dir() and any(out.iterdir()) and not (out / RESULTS_NAME).is_file():
+        raise UserError("out", "an empty folder, or that of an earlier run", str(out), "choose another folder")
+    for name in OWN_FILES:
+        path = out / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    out.mkdir(parents=True, exist_ok=True)
+
+
+def choose_ros_domain(keep: bool) -> None:
+    """Give this process and its children a ROS domain of their own, on this machine only, unless the user has chosen.
+
+    Args:
+        keep: leave the domain alone, as the planner is somewhere else.
+    """
+    os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+    if keep or "ROS_DOMAIN_ID" in os.environ:
+        return
+    domains = random.SystemRandom().sample(range(1, 102), 101)
+    # DDS derives its ports from the domain: when the first participant's port is free, so is the domain.
+    os.environ["ROS_DOMAIN_ID"] = str(next((domain for domain in domains if _udp_free(7400 + 250 * domain + 10)), 1))
+
+
+def _udp_free(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
+@contextmanager
+def signals_as_interrupts() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the drive as Ctrl-C does."""
+    def interrupt(signum: int, _: object) -> None:
+        raise KeyboardInterrupt(signal.Signals(signum).name)
+
+    previous = {signum: signal.signal(signum, interrupt) for signum in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)
+
+
+def describe_machine() -> str:
+    """Processor, cores, operating system and Python, in one line."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    processor = models[0] if models else platform.processor() or platform.machine()
+    system = f"{platform.system()} {platform.release()}"
+    return f"{processor}, {os.cpu_count()} cores, {system}, Python {platform.python_version()}"
+
+
+def describe_commit() -> str:
+    """Commit of the working tree this package lies in, `+` behind it when it has changes; empty outside of one."""
+    folder = Path(__file__).resolve().parent
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=False)
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    try:
+        commit = git("rev-parse", "--short", "HEAD")
+        return commit + ("+" if commit and git("status", "--porcelain", "--untracked-files=no") else "")
+    except FileNotFoundError:
+        return ""
+
+
+def default_out() -> Path:
+    """A folder below `runs/`, named by the time."""
+    return Path("runs") / datetime.now().strftime("drive-%Y%m%d-%H%M%S")
+
+
+closed_loop = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@closed_loop.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": False})
+def run_closed_loop(
+    context: typer.Context,
+    routes: Annotated[Path, typer.Option(help="Route file (Bench2Drive's XML form).")] = DEMO_ROUTES,
+    planner: Annotated[str, typer.Option(help="nano, random, none, expert, external, or a folder.")] = "nano",
+    latency: Annotated[str, typer.Option(help="When plans act: lockstep, measured, or milliseconds.")] = "lockstep",
+    out: Annotated[Path | None, typer.Option(help="Run folder; the default is runs/drive-TIME.")] = None,
+    carla: Annotated[str, typer.Option(help="HOST:PORT of a running server; none: the embedded one is started.")] = "",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the embedded world and of a random planner.")] = 0,
+    device: Annotated[str, typer.Option(help="Torch device of the planner.")] = "cpu",
+    plan_wait: Annotated[float, typer.Option(min=0.1, help="Wall-clock seconds to wait for a plan.")] = 5.0,
+    video: Annotated[bool, typer.Option(help="Write drive.mp4.")] = True,
+) -> int:
+    """Drive routes closed loop, and write results, report and video; arguments after -- go to ROS.
+
+    Exit codes: 0 all routes completed; 1 some failed; 2 wrong use; 3 the server or the planner did not run.
+    """
+    if context.args and context.args[0] != "--ros-args":
+        raise UserError("arguments", "options, or -- --ros-args with ROS arguments", " ".join(context.args))
+    config = DriveConfig(
+        routes, PlannerChoice.parse(planner), out or default_out(), LatencyMode.parse(latency), carla, seed, device,
+        Patience(wait_s=plan_wait), video, tuple(context.args),
+    )
+    return int(Drive(config).run().exit_code)
+
+
+def drive_from_parameters(arguments: Sequence[str]) -> int:
+    """Drive as the ROS parameters of the bridge node say, with a planner node that somebody else has started.
+
+    Args:
+        arguments: command line after the program, with ROS arguments.
+    """
+    import rclpy
+
+    from carla_bridge.bridge_node import BridgeNode, start_ros
+
+    start_ros(arguments)
+    try:
+        node = BridgeNode()
+        values = {
+            name: node.declare_parameter(name, default).value
+            for name, default in (("routes", str(DEMO_ROUTES)), ("checkpoint", "random"), ("latency", "lockstep"),
+                                  ("out", str(default_out())), ("carla", ""), ("seed", 0), ("plan_wait_s", 5.0))
+        }
+        choice = replace(PlannerChoice.parse(values["checkpoint"]), spec=values["checkpoint"], kind="external")
+        config = DriveConfig(
+            Path(values["routes"]), choice, Path(values["out"]), LatencyMode.parse(values["latency"]), values["carla"],
+            values["seed"], patience=Patience(wait_s=values["plan_wait_s"]),
+        )
+        return int(Drive(config).run(node).exit_code)
+    finally:
+        rclpy.try_shutdown()
+
+

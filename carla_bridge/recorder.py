@@ -1,0 +1,69 @@
+"""Writes the files of one route while it is driven; `results` holds their schema."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import simplejpeg
+
+from carla_bridge.navigation import RoutePlan
+from carla_bridge.results import PlanRecord, RouteShape, Tick
+from wamdiff2_core.types import CameraFrame
+
+
+class RouteRecorder:
+    """Files of one route, closed on leaving the `with` block.
+
+    Attributes:
+        ticks, plans: what was written so far.
+    """
+
+    def __init__(self, folder: Path, route: RoutePlan) -> None:
+        """Create `folder` and write the route's shape.
+
+        Args:
+            folder: of this route.
+            route: what is to be driven.
+        """
+        for name in ("frames", "model"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        shape = RouteShape(route.xy_m.round(3).tolist(), route.length_m)
+        (folder / "route.json").write_text(json.dumps(dataclasses.asdict(shape)))
+        self.folder = folder
+        self.ticks: list[Tick] = []
+        self.plans: list[PlanRecord] = []
+        self._trajectory = (folder / "trajectory.csv").open("w", newline="")
+        self._csv = csv.writer(self._trajectory, lineterminator="\n")
+        self._csv.writerow([field.name for field in dataclasses.fields(Tick)])
+        self._plans = (folder / "plans.jsonl").open("w")
+
+    def tick(self, tick: Tick) -> None:
+        """Add a line to the trajectory."""
+        self.ticks.append(tick)
+        self._csv.writerow(tick.row())
+
+    def plan(self, record: PlanRecord) -> None:
+        """Add a line to the plans."""
+        self.plans.append(record)
+        self._plans.write(json.dumps(dataclasses.asdict(record)) + "\n")
+
+    def pictures(self, name: str, planner: CameraFrame, display: CameraFrame | None) -> None:
+        """Store the pictures of one moment as `name`; without a display camera the planner's stands in."""
+        for folder, frame, quality in (("model", planner, 90), ("frames", display or planner, 82)):
+            jpeg = simplejpeg.encode_jpeg(np.ascontiguousarray(frame.rgb), quality=quality, colorspace="RGB")
+            (self.folder / folder / name).write_bytes(jpeg)
+
+    def close(self) -> None:
+        """Flush and close the files."""
+        self._trajectory.close()
+        self._plans.close()
+
+    def __enter__(self) -> RouteRecorder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,37 @@
+"""The lanes of a drive's towns, kept in the run folder so that a report needs no server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wamdiff2_core.frames import flip_y
+
+MAP_NAME = "map.json"
+
+
+def save_lanes(folder: Path, maps: Mapping[str, Any]) -> None:
+    """Write the edges of all driving lanes.
+
+    Args:
+        folder: run folder.
+        maps: town name -> `carla.Map`.
+    """
+    from carla_bridge.server.town import Town
+
+    edges = {}
+    for name, carla_map in maps.items():
+        town = Town.from_opendrive(name, carla_map.to_opendrive())
+        edges[name] = [flip_y(line).round(2).tolist() for line in town.lane_polylines()]
+    (folder / MAP_NAME).write_text(json.dumps(edges))
+
+
+def load_lanes(folder: Path, town: str) -> list[np.ndarray]:
+    """Lane edges of a town, each (N, 2) metres in the map frame; empty when the run has none."""
+    path = folder / MAP_NAME
+    lines = json.loads(path.read_text()).get(town, []) if path.is_file() else []
+    return [np.array(line) for line in lines if len(line) > 1]

@@ -1,0 +1,113 @@
+"""What a drive shows on the terminal: a live line on a screen, plain lines in a log, one line of figures at the end."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from types import TracebackType
+
+import numpy as np
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from carla_bridge.results import DriveResults, RouteResult
+from carla_bridge.route_run import Progress
+
+BAR_CELLS = 24
+LOG_PERIOD_S = 10.0
+
+
+class DriveDisplay:
+    """Progress of a drive. On a terminal one line is rewritten; elsewhere a line comes every ten seconds."""
+
+    def __init__(self, routes: int, console: Console | None = None) -> None:
+        """Prepare to show a drive of `routes` routes."""
+        self.console = console or Console(highlight=False, soft_wrap=True)
+        self._routes = routes
+        self._number = 0
+        live = Live(console=self.console, refresh_per_second=8, transient=True)
+        self._live = live if self.console.is_terminal else None
+        self._last_log_s = time.monotonic()
+        self._plan_times: deque[float] = deque(maxlen=12)
+        self._plan_count = 0
+
+    def __enter__(self) -> DriveDisplay:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def note(self, text: str) -> None:
+        """Show what is being done now."""
+        if self._live is not None:
+            self._live.update(Text(f"  {text} …", style="dim"))
+        else:
+            self.console.print(f"{text} …")
+
+    def begin_route(self) -> None:
+        """Count the next route."""
+        self._number += 1
+        self._plan_count = 0
+        self._plan_times.clear()
+
+    def update(self, progress: Progress) -> None:
+        """Show the state of the route."""
+        now = time.monotonic()
+        if progress.plans > self._plan_count:
+            self._plan_times.append(now)
+        self._plan_count = progress.plans
+        if self._live is not None:
+            self._live.update(self._line(progress))
+        elif now - self._last_log_s > LOG_PERIOD_S:
+            self._last_log_s = now
+            self.console.print(self._line(progress))
+
+    def end_route(self, result: RouteResult) -> None:
+        """Leave a line about a finished route."""
+        self._last_log_s = time.monotonic()
+        style = "green" if result.completed else "red"
+        line = Text.assemble(
+            ("✓ " if result.completed else "✗ ", f"bold {style}"), (f"route {result.route_id:<4}", "bold"),
+            f"{result.completion_pct:5.1f} % of {result.length_m:.0f} m  ", (str(result.outcome), style),
+            (f"  {result.reason}", "dim"),
+        )
+        self.console.print(line)
+
+    def end(self, results: DriveResults, where: str) -> None:
+        """Leave the final line of figures."""
+        self.console.print(final_line(results, where))
+
+    def _line(self, progress: Progress) -> Text:
+        filled = round(BAR_CELLS * progress.completion)
+        times = self._plan_times
+        rate = (len(times) - 1) / (times[-1] - times[0]) if len(times) > 1 else 0.0
+        return Text.assemble(
+            (f"  route {progress.route_id} ({self._number}/{self._routes}) ", "bold"),
+            ("━" * filled, "cyan"), ("━" * (BAR_CELLS - filled), "grey37"),
+            f" {100 * progress.completion:3.0f} %  {progress.t_s:5.1f} s  {progress.speed_mps:4.1f} m/s  "
+            f"{rate:4.1f} plans/s  {progress.latency_ms:4.0f} ms",
+        )
+
+
+def final_line(results: DriveResults, where: str) -> Text:
+    """The figures of a drive in one line."""
+    routes = results.routes
+    plans = sum(route.plans for route in routes)
+    unreadable = sum(route.plans_unreadable for route in routes)
+    p50 = [route.latency_ms["p50"] for route in routes if route.latency_ms]
+    p95 = [route.latency_ms["p95"] for route in routes if route.latency_ms]
+    latency = f", {np.median(p50):.0f} ms median, {max(p95):.0f} ms p95" if p50 else ""
+    ok = results.exit_code == 0
+    return Text.assemble(
+        (f"{results.completed}/{len(routes)} routes completed", "bold green" if ok else "bold red"),
+        f", {sum(route.driven_m for route in routes):.0f} m "
+        f"in {sum(route.duration_s for route in routes):.0f} s simulated, "
+        f"{plans} plans ({unreadable} unreadable){latency}, latency mode {results.latency_mode}"
+        + (f" {results.latency_ms:g} ms" if results.latency_mode == "fixed" else "") + f": {where}",
+    )
