@@ -63,7 +63,7 @@ def overlap(a: Box, b: Box) -> Contact | None:
     return best
 
 
-def normal_impulse(closing_mps: float, inverse_mass_a: float, inverse_mass_b: float, restitution: float = 0.1) -> float:
+def normal_impulse(closing_mps: float, inverse_mass_a: float, inverse_mass_b: float, restitution: float = 0.0) -> float:
     """Impulse in N s along the contact normal that stops two bodies from closing.
 
     Args:

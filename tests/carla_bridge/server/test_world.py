@@ -1,0 +1,248 @@
+"""Ticks, spawning, collisions and sensors, without sockets."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable
+
+import msgpack
+import pytest
+
+from carla_bridge.server.actors import Sensor, Vehicle, Walker
+from carla_bridge.server.arguments import RpcError
+from carla_bridge.server.poses import Pose
+from carla_bridge.server.scene import BoxKind, StaticBox
+from carla_bridge.server.vehicle_dynamics import Pedals
+from carla_bridge.server.world import World
+
+MKZ = "vehicle.lincoln.mkz_2020"
+WALL = StaticBox(BoxKind.BUILDING, 30.0, 0.0, 4.0, 0.0, 1.0, 10.0, 4.0, (1, 2, 3))
+
+
+def spawn(world: World, type_id: str, pose: Pose, parent: int | None = None, **attributes: str):
+    return world.spawn([0, type_id, [[name, 4, value] for name, value in attributes.items()]], pose, parent)
+
+
+def listen(world: World, type_id: str, parent: int, **attributes: str) -> Sensor:
+    sensor = spawn(world, type_id, Pose(x=1.0, z=1.8), parent, **attributes)
+    world.hub.listened.add(sensor.stream_id)
+    return sensor
+
+
+def run(world: World, ticks: int) -> None:
+    for _ in range(ticks):
+        world.step(0.05)
+
+
+def collisions(world: World, sensor: Sensor) -> list:
+    return [msgpack.unpackb(payload[48:]) for payload in world.hub.take(sensor.stream_id)]
+
+
+def test_every_payload_of_a_tick_has_its_frame_and_the_state_comes_first(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    car = spawn(world, MKZ, Pose())
+    kinds = ("sensor.camera.rgb", "sensor.other.imu", "sensor.other.gnss")
+    streams = {listen(world, kind, car.id).stream_id for kind in kinds}
+    for _ in range(3):
+        world.hub.sent.clear()
+        frame = world.step(0.05)
+        assert next(sid for sid, _ in world.hub.sent) == world.state_stream
+        assert {sid for sid, _ in world.hub.sent} == {world.state_stream} | streams
+        assert {struct.unpack_from("<Q", payload, 8)[0] for _, payload in world.hub.sent} == {frame}
+
+
+def test_camera_is_rendered_only_for_a_listener_and_only_when_due(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    car = spawn(world, MKZ, Pose())
+    spawn(world, "sensor.camera.rgb", Pose(), car.id)
+    run(world, 10)
+    assert world.renderer.calls == []
+    listen(world, "sensor.camera.rgb", car.id, sensor_tick="0.25", image_size_x="8", image_size_y="4")
+    run(world, 20)
+    assert len(world.renderer.calls) == 4
+
+
+def test_camera_rides_on_its_carrier_and_does_not_see_it(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    car = spawn(world, MKZ, Pose(10.0, 20.0, 0.0, yaw=90.0))
+    other = spawn(world, "vehicle.audi.tt", Pose(10.0, 40.0))
+    walker = spawn(world, "walker.pedestrian.0001", Pose(5.0, 40.0, 0.93))
+    listen(world, "sensor.camera.rgb", car.id)
+    run(world, 1)
+    camera, seen = world.renderer.calls[0]
+    assert (camera.x, camera.y, camera.z, camera.yaw) == pytest.approx((10.0, 21.0, 1.8, 90.0))
+    assert [(a.kind, a.x, a.y) for a in seen] == [
+        ("vehicle", other.pose.x, other.pose.y), ("walker", walker.pose.x, walker.pose.y),
+    ]  # fmt: skip
+    assert seen[1].z == pytest.approx(0.0)
+
+
+def test_same_commands_give_the_same_bytes(make_world: Callable[..., World]) -> None:
+    def states() -> list[bytes]:
+        world = make_world(seed=3)
+        car = spawn(world, MKZ, Pose())
+        spawn(world, "vehicle.audi.tt", Pose(15.0, 0.5, yaw=20.0))
+        imu = listen(world, "sensor.other.imu", car.id, noise_accel_stddev_x="0.1", noise_seed="4")
+        car.pedals = Pedals(throttle=1.0, steer=0.1)
+        run(world, 100)
+        # the state carries wall-clock time at bytes 56..64 of its payload
+        return [p[:56] + p[64:] for p in world.hub.take(world.state_stream)] + world.hub.take(imu.stream_id)
+
+    assert states() == states()
+
+
+def test_spawning_into_a_body_or_a_wall_is_refused_and_beside_it_is_not(make_world: Callable[..., World]) -> None:
+    world = make_world((WALL,))
+    spawn(world, MKZ, Pose())
+    for pose in (Pose(0.0, 0.0, 0.5), Pose(3.0, 1.5, yaw=45.0), Pose(30.0, 0.0)):
+        with pytest.raises(RpcError, match="collision at spawn"):
+            spawn(world, MKZ, pose)
+    spawn(world, MKZ, Pose(0.0, 2.3))
+    spawn(world, "walker.pedestrian.0001", Pose(0.0, 0.0, -60.0))
+
+
+def test_destroyed_actor_stops_blocking_at_once_and_its_id_is_remembered(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    first = spawn(world, MKZ, Pose())
+    assert world.destroy(first.id)
+    assert not world.destroy(first.id)
+    second = spawn(world, MKZ, Pose())
+    assert second.id != first.id
+    assert world.actor_or_tombstone(first.id) is first
+    with pytest.raises(RpcError):
+        world.destroy(999)
+
+
+def test_hitting_a_wall_stops_the_car_and_is_reported_once(make_world: Callable[..., World]) -> None:
+    world = make_world((WALL,))
+    car = spawn(world, MKZ, Pose())
+    sensor = listen(world, "sensor.other.collision", car.id)
+    car.set_velocity((10.0, 0.0, 0.0))
+    run(world, 60)
+    car.pedals = Pedals(throttle=0.2)  # lean on the wall
+    run(world, 60)
+    (own, other, impulse), *more = collisions(world, sensor)
+    assert more == []
+    assert (own[0], own[2][1], other[0], other[2][1]) == (car.id, MKZ, 0, "static.building")
+    assert impulse[0] == pytest.approx(-1800 * 10, rel=0.05)
+    assert car.pose.x + 2.45 <= 29.0 + 0.05
+    assert abs(car.velocity[0]) < 0.5
+
+
+def test_rear_end_collision_conserves_momentum_and_both_sides_see_it(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    back, front = spawn(world, MKZ, Pose()), spawn(world, "vehicle.nissan.micra", Pose(12.0))
+    sensors = [listen(world, "sensor.other.collision", car.id) for car in (back, front)]
+    back.set_velocity((8.0, 0.0, 0.0))
+    events: list = []
+    while not events:
+        before = back.mass_kg * back.motion.speed_mps + front.mass_kg * front.motion.speed_mps
+        run(world, 1)
+        events = collisions(world, sensors[0])
+    after = back.mass_kg * back.motion.speed_mps + front.mass_kg * front.motion.speed_mps
+    assert after == pytest.approx(before, rel=0.01)
+    assert 0 < back.motion.speed_mps <= front.motion.speed_mps + 1e-9
+    (seen_from_front,) = collisions(world, sensors[1])
+    assert seen_from_front[1][0] == back.id
+    assert seen_from_front[2] == pytest.approx([-v for v in events[0][2]])
+
+
+def test_pedestrian_hit_names_the_walker(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    car, walker = spawn(world, MKZ, Pose()), spawn(world, "walker.pedestrian.0002", Pose(8.0, 0.0, 0.93))
+    sensor = listen(world, "sensor.other.collision", car.id)
+    car.set_velocity((6.0, 0.0, 0.0))
+    run(world, 30)
+    hit = collisions(world, sensor)
+    assert hit[0][1][2][1] == "walker.pedestrian.0002"
+    assert hit[0][1][0] == walker.id
+
+
+def test_debris_is_driven_over(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    car = spawn(world, MKZ, Pose())
+    spawn(world, "static.prop.dirtdebris01", Pose(8.0))
+    sensor = listen(world, "sensor.other.collision", car.id)
+    car.set_velocity((6.0, 0.0, 0.0))
+    run(world, 40)
+    assert collisions(world, sensor) == []
+    assert car.pose.x > 10
+
+
+def test_imu_feels_gravity_centripetal_force_and_heading(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    car = spawn(world, MKZ, Pose(yaw=-90.0))
+    imu = spawn(world, "sensor.other.imu", Pose(), car.id)
+    world.hub.listened.add(imu.stream_id)
+    run(world, 1)
+    force, rates, compass = msgpack.unpackb(world.hub.take(imu.stream_id)[-1][48:])
+    assert force == pytest.approx([0.0, 0.0, 9.81])
+    assert rates == [0.0, 0.0, 0.0]
+    assert min(compass, 2 * math.pi - compass) == pytest.approx(0.0, abs=1e-6)  # yaw -90 looks north
+    car.constant_velocity, car.pedals = (5.0, 0.0, 0.0), Pedals(steer=0.2)
+    run(world, 60)
+    force, rates, _ = msgpack.unpackb(world.hub.take(imu.stream_id)[-1][48:])
+    rate = 5.0 * math.tan(0.2 * math.radians(35)) / 2.86
+    assert rates[2] == pytest.approx(rate, rel=1e-3)
+    assert force[1] == pytest.approx(5.0 * rate, rel=0.02)  # to the right, as the turn is
+
+
+def test_gnss_of_the_origin_is_the_geo_reference(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    car = spawn(world, MKZ, Pose())
+    gnss = spawn(world, "sensor.other.gnss", Pose(), car.id)
+    world.hub.listened.add(gnss.stream_id)
+    run(world, 1)
+    assert msgpack.unpackb(world.hub.take(gnss.stream_id)[-1][48:]) == pytest.approx([10.0, 20.0, 0.0])
+
+
+def test_vehicle_in_the_air_falls_to_the_ground_and_a_buried_walker_stays(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    car, buried = spawn(world, MKZ, Pose(z=0.5)), spawn(world, "walker.pedestrian.0003", Pose(z=-80.0))
+    run(world, 20)
+    assert car.pose.z == 0.0
+    assert buried.pose.z == -80.0
+
+
+def test_walker_goes_where_it_is_told(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    walker = spawn(world, "walker.pedestrian.0004", Pose(z=0.93))
+    assert isinstance(walker, Walker)
+    walker.direction, walker.speed_mps = (0.0, 1.0, 0.0), 1.5
+    run(world, 20)
+    assert (walker.pose.x, walker.pose.y, walker.pose.yaw) == pytest.approx((0.0, 1.5, 90.0))
+    assert walker.pose.z == pytest.approx(0.93)
+
+
+def test_new_episode_clears_actors_but_keeps_spectator_frames_and_settings(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    spawn(world, MKZ, Pose())
+    world.settings.synchronous, world.settings.fixed_delta_s = True, 0.1
+    frame, episode = world.frame, world.episode_id
+    world.start_episode(world.town, reset_settings=False)
+    assert list(world.actors.values()) == [world.spectator]
+    assert (world.frame, world.episode_id) == (frame + 1, episode + 1)
+    assert (world.settings.synchronous, world.time_s) == (True, pytest.approx(0.1))
+    world.start_episode(world.load_town("Elsewhere"), reset_settings=True)
+    assert (world.town.name, world.settings.synchronous) == ("Elsewhere", False)
+
+
+def test_attached_sensor_outlives_its_carrier_in_place(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    car = spawn(world, MKZ, Pose(5.0))
+    imu = listen(world, "sensor.other.imu", car.id)
+    run(world, 1)
+    world.destroy(car.id)
+    run(world, 2)
+    assert imu.pose.x == pytest.approx(6.0)
+
+
+def test_vehicle_without_physics_stands_where_it_is_put(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    car = spawn(world, MKZ, Pose())
+    assert isinstance(car, Vehicle)
+    car.simulated, car.pedals = False, Pedals(throttle=1.0)
+    car.place(Pose(3.0, 4.0, yaw=30.0))
+    run(world, 10)
+    assert (car.pose.x, car.pose.y, car.velocity) == (3.0, 4.0, (0.0, 0.0, 0.0))
