@@ -121,7 +121,8 @@ class ChatCodec:
         self.tokenizer, self.image_processor, self.images = tokenizer, image_processor, images
         self.image_token_id, self.eos_token_id = image_token_id, eos_token_id
         self._template = chat_template or getattr(tokenizer, "chat_template", None) or QWEN_CHAT_TEMPLATE
-        special = {token.content: index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
+        added = tokenizer.added_tokens_decoder.items()
+        special: dict[str, int] = {token.content: index for index, token in added if token.special}
         self._special = special
         longest_first = sorted(special, key=len, reverse=True)
         self._special_pattern = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")") if special else None
@@ -196,7 +197,10 @@ class ChatCodec:
             messages, chat_template=self._template, tokenize=False, add_generation_prompt=True
         )
         pieces = self._special_pattern.split(rendered) if self._special_pattern else [rendered]
-        return [self._special.get(piece, piece) for piece in pieces if piece]
+        skeleton: list[str | int] = []
+        for piece in filter(None, pieces):
+            skeleton.append(self._special.get(piece, piece))
+        return skeleton
 
 
 def encode_chat(request: ChatRequest, checkpoint: Checkpoint) -> ModelInputs:

@@ -13,8 +13,8 @@ from transformers import PreTrainedTokenizerFast, Qwen3VLConfig, Qwen3VLForCondi
 from wamdiff2_core.chat import ModelInputs
 
 SPECIAL_TOKENS = (
-    "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>",
-    "<|mask|>",
+    "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>",
+    "<|video_pad|>", "<|mask|>",
 )
 PAD, IM_START, EOS, VISION_START, VISION_END, IMAGE, VIDEO, MASK = range(256, 264)
 VOCAB_SIZE = 272  # the last eight rows belong to no token

@@ -14,6 +14,7 @@ from wamdiff2_core.decode.block_diffusion import decode_blocks
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.model.block_model import BlockModel
 from wamdiff2_core.model.checkpoint import Checkpoint
+from wamdiff2_core.model.masks import block_count
 from wamdiff2_core.types import DecodeStats
 
 
@@ -91,8 +92,9 @@ class Generator:
         longest = max(len(request.input_ids) for request in requests)
         if min(len(request.input_ids) for request in requests) == 0:
             raise UserError("input_ids", "at least one prompt token", "none")
-        limit = int(self.checkpoint.model.config.text_config.max_position_embeddings)
-        wanted = longest + config.max_new_tokens + (-config.max_new_tokens) % config.block_size
+        limit = int(self.checkpoint.model.config.get_text_config().max_position_embeddings)
+        size = 1 if config.strategy == "autoregressive" else config.block_size
+        wanted = longest + block_count(config.max_new_tokens, size) * size
         if wanted > limit:
             raise UserError(
                 "max_new_tokens", f"prompt and answer within {limit} tokens", f"{longest} + {wanted - longest}",

@@ -35,7 +35,7 @@ def choose_tokens(logits: Tensor, config: DecodeConfig, uniform: Tensor | None =
     vocabulary = logits.shape[-1]
     keep = config.top_k or (NUCLEUS_CANDIDATES if config.top_p < 1 else vocabulary)
     if keep < vocabulary or config.top_p < 1:
-        logits, candidates = logits.sort(-1, descending=True, stable=True)
+        logits, candidates = logits.sort(dim=-1, descending=True, stable=True)
         logits, candidates = logits[:, :keep], candidates[:, :keep]
     else:
         candidates = torch.arange(vocabulary, device=logits.device).expand_as(logits)

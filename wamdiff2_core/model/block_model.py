@@ -7,16 +7,19 @@ vocabulary; calling its layers in a straight line avoids all three. Weights, mod
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from transformers import Qwen3VLForConditionalGeneration
 
 from wamdiff2_core.chat import ModelInputs
 from wamdiff2_core.model.cache import BlockCache
 from wamdiff2_core.model.masks import as_attention_mask, prefix_mask
 from wamdiff2_core.model.positions import answer_positions, prompt_positions
 from wamdiff2_core.model.vision import VisionEncoder
+
+if TYPE_CHECKING:
+    from transformers import Qwen3VLForConditionalGeneration
 
 
 class BlockModel:
@@ -27,8 +30,9 @@ class BlockModel:
     """
 
     def __init__(self, model: Qwen3VLForConditionalGeneration) -> None:
-        self.model = model
-        self.text = model.model.language_model
+        """Take a stock model; it is not changed."""
+        self.model: Any = model
+        self.text: Any = model.model.language_model
         self.encode_images = VisionEncoder(model.model.visual)
         self.cache = BlockCache()
         self.prompt_columns = 0
@@ -39,7 +43,8 @@ class BlockModel:
     @property
     def device(self) -> torch.device:
         """Where the model lives."""
-        return self.text.embed_tokens.weight.device
+        device: torch.device = self.text.embed_tokens.weight.device
+        return device
 
     def prefill(self, requests: Sequence[ModelInputs], block_size: int, answer_columns: int) -> Tensor:
         """Run the prompts, block-causally in width `block_size`, and make room for the answers.
@@ -81,7 +86,8 @@ class BlockModel:
         mask = as_attention_mask(prefix_mask(valid, block_size), embeds.dtype, self._attn)
         rotary = self.text.rotary_emb(embeds, positions.to(device))
         where, deepstack = self._place_images(requests, ids, embeds)
-        return self.text.norm(self._run(embeds, rotary, mask, where, deepstack)[:, -1])
+        last: Tensor = self.text.norm(self._run(embeds, rotary, mask, where, deepstack)[:, -1])
+        return last
 
     def forward(self, ids: Tensor, offset: int, commit: int = 0) -> Tensor:
         """Run answer tokens against the prompt and all earlier answer columns, writing their keys and values.
@@ -103,11 +109,13 @@ class BlockModel:
         cos, sin = self._rotary
         rotary = cos[:, offset : offset + count], sin[:, offset : offset + count]
         hidden = self._run(self.text.embed_tokens(ids), rotary, self._answer_mask(count, start, commit))
-        return self.text.norm(hidden[:, commit:])
+        normed: Tensor = self.text.norm(hidden[:, commit:])
+        return normed
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(..., V) fp32 logits of hidden states after the final norm."""
-        return self.model.lm_head(hidden).float()
+        logits: Tensor = self.model.lm_head(hidden).float()
+        return logits
 
     def _answer_mask(self, count: int, start: int, commit: int) -> Tensor | None:
         """None when every token may see every column written so far."""

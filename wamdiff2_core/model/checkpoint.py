@@ -100,7 +100,7 @@ def load_checkpoint(
     folder: Path | str,
     *,
     device: str | torch.device = "cpu",
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
     attn_implementation: str = "sdpa",
     mask_token_id: int | None = None,
     eos_token_id: int | None = None,
@@ -134,11 +134,12 @@ def load_checkpoint(
     tokenizer = load_tokenizer(folder) if require_tokenizer or _has_tokenizer(folder) else None
     if dtype is None and torch.device(device).type == "cpu":
         dtype = torch.float32
-    transformers_logging.disable_progress_bar()
-    model, report = Qwen3VLForConditionalGeneration.from_pretrained(
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    loaded: Any = Qwen3VLForConditionalGeneration.from_pretrained(
         folder, config=config, dtype=dtype or "auto", attn_implementation=attn_implementation, local_files_only=True,
         use_safetensors=True, output_loading_info=True,
     )
+    model, report = loaded
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if report[kind]:
             raise UserError(f"{folder}: weights", "exactly Qwen3-VL's keys and shapes",
@@ -146,7 +147,7 @@ def load_checkpoint(
     policy = _settle("images", record and record.images, images, ImagePolicy())
     mask_id = _settle("mask_token_id", record and record.mask_token_id, mask_token_id, QWEN_MASK_TOKEN_ID)
     eos_id = _settle("eos_token_id", record and record.eos_token_id, eos_token_id, QWEN_EOS_TOKEN_ID)
-    rows = config.text_config.vocab_size
+    rows = config.get_text_config().vocab_size
     for name, token in (("mask_token_id", mask_id), ("eos_token_id", eos_id)):
         if not 0 <= token < rows:
             raise UserError(name, f"an id below the vocabulary's {rows}", token,

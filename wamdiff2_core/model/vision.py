@@ -10,15 +10,17 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from transformers.models.qwen3_vl import modeling_qwen3_vl as stock
+from torch.nn import functional
+from transformers.models.qwen3_vl.modeling_qwen3_vl import apply_rotary_pos_emb_vision
+from transformers.vision_utils import get_vision_interpolation_indices_and_weights, get_vision_position_ids
 
 
 class VisionEncoder:
     """Encodes images with a stock `Qwen3VLVisionModel`."""
 
-    def __init__(self, visual: stock.Qwen3VLVisionModel) -> None:
+    def __init__(self, visual: Any) -> None:
+        """Take the `model.visual` of a stock model."""
         self.visual = visual
         self._grids: dict[tuple[int, int, int], tuple[Tensor, Tensor, tuple[Tensor, Tensor]]] = {}
 
@@ -33,7 +35,7 @@ class VisionEncoder:
             image tokens (tokens, D) in the order of the images, and the same for each deepstack layer.
         """
         grids = [(int(t), int(h), int(w)) for t, h, w in image_grid_thw.tolist()]
-        patches = list(pixel_values.split([t * h * w for t, h, w in grids]))
+        patches = torch.split(pixel_values, [t * h * w for t, h, w in grids])
         encoded: list[list[Tensor]] = [[] for _ in grids]
         for grid in dict.fromkeys(grids):
             members = [index for index, other in enumerate(grids) if other == grid]
@@ -49,14 +51,14 @@ class VisionEncoder:
             visual = self.visual
             device = visual.pos_embed.weight.device
             grid_thw = torch.tensor([grid], device=device)
-            indices, weights = stock.get_vision_interpolation_indices_and_weights(
+            indices, weights = get_vision_interpolation_indices_and_weights(
                 grid_thw,
                 num_grid_per_side=visual.num_grid_per_side,
                 mode=visual.interpolation_mode,
                 align_corners=visual.interpolation_align_corners,
                 spatial_merge_size=visual.spatial_merge_size,
             )
-            position_ids = stock.get_vision_position_ids(grid_thw, visual.spatial_merge_size)
+            position_ids = get_vision_position_ids(grid_thw, visual.spatial_merge_size)
             rotary = visual.rotary_pos_emb(visual.pos_embed.weight, position_ids)
             self._grids[grid] = indices, weights, rotary
         return self._grids[grid]
@@ -67,7 +69,7 @@ class VisionEncoder:
         indices, weights, (cos, sin) = self._tables(grid)
         learned = (visual.pos_embed(indices) * weights[:, :, None]).sum(1)
         projection = visual.patch_embed.proj
-        x = F.linear(patches.to(projection.weight.dtype), projection.weight.flatten(1), projection.bias)
+        x = functional.linear(patches.to(projection.weight.dtype), projection.weight.flatten(1), projection.bias)
         x = x + learned.to(x.dtype)
         deepstack = []
         for index, block in enumerate(visual.blocks):
@@ -79,9 +81,9 @@ class VisionEncoder:
         return [visual.merger(x).unflatten(0, (len(patches), -1)), *deepstack]
 
     @staticmethod
-    def _attend(attention: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def _attend(attention: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Any:
         """Full attention inside each image; without a mask `sdpa` and `eager` are the same sum."""
         query, key, value = attention.qkv(x).unflatten(-1, (3, attention.num_heads, -1)).unbind(2)
-        query, key = stock.apply_rotary_pos_emb_vision(query, key, cos, sin)
-        out = F.scaled_dot_product_attention(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2))
+        query, key = apply_rotary_pos_emb_vision(query, key, cos, sin)
+        out = functional.scaled_dot_product_attention(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2))
         return attention.proj(out.transpose(1, 2).flatten(2))
