@@ -51,7 +51,9 @@ class Renderer:
         """
         scale = 2 if camera.width * camera.height <= LARGEST_SUPERSAMPLED_PX else 1
         view = _View(camera, scale)
-        image = self._background.draw(view.axes, view.width, view.height, view.focal_px)
+        image = self._background.draw(view.axes, camera.width, camera.height, view.focal_px / scale)
+        if scale > 1:
+            image = cv2.resize(image, (view.width, view.height), interpolation=cv2.INTER_NEAREST)
 
         ground, distance = self._ground.visible(view)
         if not self._flat:
@@ -113,22 +115,23 @@ class _View:
 
     def visible(self, polygons: Polygons) -> tuple[Polygons, np.ndarray]:
         """Polygons that may be seen, and the distances of their anchors."""
-        relative = polygons.anchors_m - self.eye_m
-        distance = np.linalg.norm(relative, axis=1)
-        detail = np.linalg.norm(relative[:, :2], axis=1) / self.reach
-        local = relative @ self.axes.T
+        local = (polygons.anchors_m - self.eye_m) @ self.axes.T
         radius = polygons.radii_m
-        facing = np.einsum("ij,ij->i", polygons.normals, self.eye_m - polygons.vertices_m[:, 0])
-        seen = (
-            (detail >= polygons.from_m)
-            & (detail < polygons.to_m)
-            & (local[:, 0] > NEAR_M - radius)
-            & (np.abs(local[:, 1]) - self._slants[0] * radius < self._slopes[0] * local[:, 0])
+        index = np.flatnonzero(
+            (np.abs(local[:, 1]) - self._slants[0] * radius < self._slopes[0] * local[:, 0])
             & (np.abs(local[:, 2]) - self._slants[1] * radius < self._slopes[1] * local[:, 0])
-            & ((facing > 0.0) | ~polygons.normals.any(axis=1))
+            & (local[:, 0] > NEAR_M - radius)
         )
-        index = np.flatnonzero(seen)
-        return polygons.take(index), distance[index]
+        normals = polygons.normals[index]
+        relative = polygons.anchors_m[index] - self.eye_m
+        detail = np.hypot(relative[:, 0], relative[:, 1]) / self.reach
+        facing = np.einsum("ij,ij->i", normals, self.eye_m - polygons.vertices_m[index, 0])
+        index = index[
+            (detail >= polygons.from_m[index])
+            & (detail < polygons.to_m[index])
+            & ((facing > 0.0) | ((normals[:, 0] == 0.0) & (normals[:, 1] == 0.0) & (normals[:, 2] == 0.0)))
+        ]
+        return polygons.take(index), np.linalg.norm(local[index], axis=1)
 
     def turned(self, billboards: Polygons, distance: np.ndarray) -> tuple[Polygons, np.ndarray]:
         """Billboards as polygons in the world, upright and facing the camera."""

@@ -58,7 +58,8 @@ class Background:
     """Draws the panorama into a camera; the lens map is kept for the last few cameras."""
 
     def __init__(self) -> None:
-        self._panorama = panorama()
+        self._width = 360 * PIXELS_PER_DEGREE
+        self._panorama = np.tile(panorama(), (1, 2, 1))  # twice round, so that a view never crosses a seam
         self._maps: dict[tuple[float, ...], tuple[np.ndarray, np.ndarray]] = {}
 
     def draw(self, axes: np.ndarray, width: int, height: int, focal_px: float) -> np.ndarray:
@@ -70,18 +71,21 @@ class Background:
         if key not in self._maps:
             if len(self._maps) >= 8:
                 self._maps.clear()
-            v, u = np.mgrid[0:height, 0:width] + 0.5
-            ray = (
-                level[0]
-                + ((u - width / 2) / focal_px)[..., None] * level[1]
-                + ((height / 2 - v) / focal_px)[..., None] * level[2]
-            )
-            azimuth = np.rad2deg(np.arctan2(ray[..., 1], ray[..., 0]))
-            elevation = np.rad2deg(np.arctan2(ray[..., 2], np.hypot(ray[..., 0], ray[..., 1])))
-            self._maps[key] = (
-                (azimuth * PIXELS_PER_DEGREE).astype(np.float32),
-                ((90.0 - elevation) * PIXELS_PER_DEGREE - 0.5).astype(np.float32),
-            )
+            self._maps[key] = self._lens_map(level, width, height, focal_px)
         map_x, map_y = self._maps[key]
-        shifted = np.mod(map_x + np.float32(np.rad2deg(yaw) * PIXELS_PER_DEGREE), np.float32(360 * PIXELS_PER_DEGREE))
-        return cv2.remap(self._panorama, shifted, map_y, cv2.INTER_NEAREST, borderMode=cv2.BORDER_REPLICATE)
+        # columns of yaw 0 start at -180 degrees
+        shift = (np.rad2deg(yaw) + 180.0) * PIXELS_PER_DEGREE % self._width
+        return cv2.remap(
+            self._panorama, map_x + np.float32(shift), map_y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE
+        )
+
+    @staticmethod
+    def _lens_map(level: np.ndarray, width: int, height: int, focal_px: float) -> tuple[np.ndarray, np.ndarray]:
+        """Panorama column, counted from -180 degrees, and row of every pixel."""
+        v, u = np.mgrid[0:height, 0:width] + 0.5
+        right, up = ((u - width / 2) / focal_px)[..., None], ((height / 2 - v) / focal_px)[..., None]
+        ray = level[0] + right * level[1] + up * level[2]
+        azimuth = np.rad2deg(np.arctan2(ray[..., 1], ray[..., 0]))
+        elevation = np.rad2deg(np.arctan2(ray[..., 2], np.hypot(ray[..., 0], ray[..., 1])))
+        columns, rows = (azimuth + 180.0) * PIXELS_PER_DEGREE - 0.5, (90.0 - elevation) * PIXELS_PER_DEGREE - 0.5
+        return columns.astype(np.float32), rows.astype(np.float32)
