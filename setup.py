@@ -18,6 +18,8 @@ from pathlib import Path
 from setuptools import Distribution, find_packages, setup
 
 ROOT = Path(__file__).resolve().parent
+# A wheel may go to any environment: the nodes are in its lib/wamdiff2, beside its bin.
+NODE_PYTHON = '$(dirname "$(readlink -f "$0")")/../../bin/python3'
 WITH_ROS = os.environ.get("WAMDIFF2_ROS") == "1"
 BUILDING = not {"bdist_wheel", "editable_wheel", "build", "install"}.isdisjoint(sys.argv)
 
@@ -29,7 +31,7 @@ def ros_prefix() -> Path:
     for folder in Path(rosidl_generator_py.__file__).resolve().parents:
         if (folder / "share" / "ament_cmake").is_dir():
             return folder
-    raise SystemExit("ROS 2 build wheels: expected share/ament_cmake above rosidl_generator_py; install the [rosbuild] extra")
+    raise SystemExit("ROS 2 build wheels: no share/ament_cmake above rosidl_generator_py; install the [rosbuild] extra")
 
 
 def build_ros_tree() -> list[tuple[str, list[str]]]:
@@ -50,7 +52,7 @@ def build_ros_tree() -> list[tuple[str, list[str]]]:
 
     shutil.rmtree(stage, ignore_errors=True)
     cmake("-S", str(ROOT), "-B", str(work), f"-DCMAKE_INSTALL_PREFIX={stage}", "-DCMAKE_BUILD_TYPE=Release",
-          "-DBUILD_TESTING=OFF", "-DWAMDIFF2_INSTALL_PYTHON=OFF", "-DWAMDIFF2_NODE_PYTHON=/usr/bin/env python3",
+          "-DBUILD_TESTING=OFF", "-DWAMDIFF2_INSTALL_PYTHON=OFF", f"-DWAMDIFF2_NODE_PYTHON={NODE_PYTHON}",
           f"-DPython3_EXECUTABLE={sys.executable}")
     cmake("--build", str(work), "--parallel", str(os.cpu_count() or 1))
     cmake("--install", str(work))
@@ -75,7 +77,7 @@ class RosDistribution(Distribution):
 
 extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 setup(
-    packages=find_packages(include=[f"{name}*" for name in ("wamdiff2_core", "wamdiff2_ros", "training", "carla_bridge")]),
+    packages=find_packages(include=["wamdiff2_core*", "wamdiff2_ros*", "training*", "carla_bridge*"]),
     data_files=build_ros_tree() if WITH_ROS and BUILDING else [],
     distclass=RosDistribution,
     # pip asks for these under build isolation, so that a plain install never pulls ROS.

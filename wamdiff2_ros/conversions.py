@@ -111,7 +111,7 @@ def compressed_from_msg(message: CompressedImage, camera: str = "front") -> Came
         ConversionError: not a JPEG, or a broken one.
     """
     data = bytes(message.data)
-    if not simplejpeg.is_jpeg(data):
+    if not data.startswith(b"\xff\xd8\xff"):
         raise ConversionError(f"image.data: expected a JPEG, got format '{message.format}' of {len(data)} bytes")
     try:
         rgb = simplejpeg.decode_jpeg(data, "RGB")
@@ -123,8 +123,7 @@ def compressed_from_msg(message: CompressedImage, camera: str = "front") -> Came
 def compressed_to_msg(frame: CameraFrame, frame_id: str, quality: int = 90) -> CompressedImage:
     """JPEG message of a camera frame; `quality` in 1..100."""
     jpeg = simplejpeg.encode_jpeg(np.ascontiguousarray(frame.rgb), quality=quality, colorspace="RGB")
-    return CompressedImage(header=header(frame.stamp_ns, frame_id), format="rgb8; jpeg compressed bgr8",
-                           data=array.array("B", jpeg))
+    return CompressedImage(header=header(frame.stamp_ns, frame_id), format="jpeg", data=array.array("B", jpeg))
 
 
 def camera_info_to_msg(spec: CameraSpec, stamp_ns: int, frame_id: str) -> CameraInfo:
@@ -145,12 +144,12 @@ def camera_info_to_msg(spec: CameraSpec, stamp_ns: int, frame_id: str) -> Camera
 def check_camera_info(message: CameraInfo, spec: CameraSpec) -> Check:
     """Whether a camera is the one a checkpoint was trained with: same size, focal length within 2 %."""
     if (message.width, message.height) != (spec.width_px, spec.height_px):
-        return Check(False, f"camera_info: expected {spec.width_px}x{spec.height_px} pixels as the checkpoint's rig has, "
-                            f"got {message.width}x{message.height}")
-    if not math.isclose(message.k[0], spec.focal_px, rel_tol=0.02):
-        return Check(False, f"camera_info: expected a focal length of {spec.focal_px:.1f} px (hfov {spec.hfov_deg:g} deg) "
-                            f"as the checkpoint's rig has, got {message.k[0]:.1f} px")
-    return Check()
+        expected, got = f"{spec.width_px}x{spec.height_px} pixels", f"{message.width}x{message.height}"
+    elif not math.isclose(message.k[0], spec.focal_px, rel_tol=0.02):
+        expected, got = f"focal length {spec.focal_px:.1f} px (hfov {spec.hfov_deg:g} deg)", f"{message.k[0]:.1f} px"
+    else:
+        return Check()
+    return Check(False, f"camera_info: expected {expected} as the checkpoint's rig has, got {got}")
 
 
 def yaw_from_quaternion(q: Quaternion) -> float:
@@ -234,9 +233,15 @@ def plan_from_msg(message: PlanMsg) -> Plan:
         waypoints = Waypoints(_xy(message.waypoints), message.dt_s) if message.waypoints else None
     except ValueError as error:
         raise ConversionError(f"plan.{error}") from None
-    stats = DecodeStats(message.prefill_ms, message.decode_ms, message.forwards, message.steps, message.blocks, message.tokens)
-    return Plan(stamp_to_ns(message.header.stamp), waypoints, message.text, stats, Check(message.ok, message.message),
-                message.source)
+    m = message
+    return Plan(
+        stamp_ns=stamp_to_ns(m.header.stamp),
+        waypoints=waypoints,
+        text=m.text,
+        stats=DecodeStats(m.prefill_ms, m.decode_ms, m.forwards, m.steps, m.blocks, m.tokens),
+        check=Check(m.ok, m.message),
+        source=m.source,
+    )
 
 
 def plan_to_msg(plan: Plan, frame_id: str = BASE_FRAME) -> PlanMsg:

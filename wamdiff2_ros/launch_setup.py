@@ -1,8 +1,8 @@
 """What the launch files start, as plain data.
 
-Launch files only hand this to ROS launch, so everything that can be wrong in them is checked by tests that need no launch
-package: the same data gives the exact command line of each node. Values are templates: `{image}` stands for the value of
-the launch argument `image`.
+Launch files only hand this to ROS launch, so what can be wrong in them is checked by tests that need no launch package:
+the same data gives the exact command line of each node. Values are templates: `{image}` stands for the value of the
+launch argument `image`.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ _PLANNER_ARGUMENTS = (
     Argument("device", "cpu", "torch device of the model"),
     Argument("image_transport", "raw", "'raw' or 'compressed'"),
 )
-_FASTDDS_ARGUMENT = Argument("fastdds_profile", str(FASTDDS_PROFILE), "Fast DDS profile; the default carries large images")
+_FASTDDS_ARGUMENT = Argument("fastdds_profile", str(FASTDDS_PROFILE), "Fast DDS profile; this one carries large images")
 
 _PLANNER_PARAMETERS = {"planner": "{checkpoint}", "device": "{device}", "image_transport": "{image_transport}"}
 

@@ -1,6 +1,7 @@
 """ROS parameters of the planner node, generated from one dataclass.
 
-A field's `doc` is the parameter's description, and `low` and `high` are the range in its descriptor. All are read-only: a node that changes its sensors or model is started anew.
+A field's `doc` is the parameter's description, and `low` and `high` are the range in its descriptor. All are read-only:
+a node that changes its sensors or its model is started anew.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 IMAGE_TRANSPORTS = ("raw", "compressed")
 
 
-def _param(default: Any, doc: str, low: float | None = None, high: float | None = None, choices: tuple[str, ...] = ()) -> Any:
+def _param(
+    default: Any, doc: str, low: float | None = None, high: float | None = None, choices: tuple[str, ...] = ()
+) -> Any:
     return dataclasses.field(default=default, metadata={"doc": doc, "low": low, "high": high, "choices": choices})
 
 
@@ -29,14 +32,18 @@ class PlannerParameters:
     device: str = _param("cpu", "torch device of the model, such as cpu, cuda or npu")
     torch_threads: int = _param(0, "CPU threads of torch; 0 leaves torch's own choice", 0, 256)
     seed: int = _param(0, "seed of the 'random' planner", 0, 2**31 - 1)
-    image_transport: str = _param("raw", "'raw' takes ~/input/image, 'compressed' takes ~/input/image/compressed (JPEG)",
-                                  choices=IMAGE_TRANSPORTS)
+    image_transport: str = _param(
+        "raw", "'raw' takes ~/input/image, 'compressed' takes ~/input/image/compressed (JPEG)", choices=IMAGE_TRANSPORTS
+    )
     reliable_inputs: bool = _param(False, "subscribe reliably to the inputs; needs publishers that are reliable too")
-    sync_tolerance_s: float = _param(0.05, "largest difference in stamp between an image and the odometry and navigation "
-                                     "used with it, seconds; 0 takes equal stamps only", 0.0, 1.0)
+    sync_tolerance_s: float = _param(
+        0.05, "largest difference in stamp between an image and the odometry and navigation used with it, seconds; "
+        "0 takes equal stamps only", 0.0, 1.0
+    )
     base_frame: str = _param("base_link", "frame_id of plans: the vehicle's centre on the ground, x forward, y left")
-    input_timeout_s: float = _param(1.0, "diagnostics warn when no usable image came for this long, seconds of wall clock",
-                                    0.05, 60.0)
+    input_timeout_s: float = _param(
+        1.0, "diagnostics warn when no usable image came for this long, seconds of wall clock", 0.05, 60.0
+    )
     diagnostics_period_s: float = _param(1.0, "period of /diagnostics, seconds of wall clock", 0.1, 10.0)
 
 
@@ -68,7 +75,8 @@ def declare(node: Node) -> PlannerParameters:
             fix = f"write {got}.0" if isinstance(field.default, float) and type(got) is int else ""
             raise UserError(f"parameter {field.name}", expected, got, fix) from None
         if choices and value not in choices:
-            raise UserError(f"parameter {field.name}", "one of " + ", ".join(choices), value, did_you_mean(value, choices))
+            expected = "one of " + ", ".join(choices)
+            raise UserError(f"parameter {field.name}", expected, value, did_you_mean(value, choices))
         values[field.name] = value
     return PlannerParameters(**values)
 

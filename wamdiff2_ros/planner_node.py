@@ -17,6 +17,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -77,9 +78,9 @@ class PlannerNode(Node):
         self._problem = ""  # why the newest input or plan was not usable; empty when it was
         self._camera = Check()
         self._last_plan: Plan | None = None
-        self._last_accepted_s: float | None = None
+        self._last_usable_s: float | None = None
         self._sync = Synchronizer(("odometry", "navigation"), round(self.settings.sync_tolerance_s * 1e9))
-        self._worker = Worker(self._prepare, self._plan, self._deliver)
+        self._worker = Worker(self._prepare, self._plan, self._deliver, self._fail)
         self._create_topics()
 
     def _create_topics(self) -> None:
@@ -113,27 +114,19 @@ class PlannerNode(Node):
 
     def _prepare(self) -> None:
         started_s = time.monotonic()
-        try:
-            planner = self._make(self.settings)
-            planner.warm_up()
-            if len(planner.rig) > 1:
-                raise UserError("parameter planner", "a checkpoint with one camera",
-                                f"one with {', '.join(camera.name for camera in planner.rig)}")
-        except Exception as error:  # main turns it into a message and an exit code
-            self.failure = error
-            self.ended.set()
-            return
+        planner = self._make(self.settings)
+        planner.warm_up()
+        if len(planner.rig) > 1:
+            names = ", ".join(camera.name for camera in planner.rig)
+            raise UserError("parameter planner", "a checkpoint with one camera", f"one with {names}")
         self._planner = planner
         self.get_logger().info(f"ready: {self.settings.planner}, loaded in {time.monotonic() - started_s:.1f} s")
-        self._announce_ready()
+        self._ready_out.publish(Bool(data=True))
 
-    def _announce_ready(self) -> None:
-        try:
-            self._ready_out.publish(Bool(data=True))
-            self._publish_diagnostics()
-        except Exception:
-            if rclpy.ok():  # a shutdown during loading closes the publishers
-                raise
+    def _fail(self, error: Exception) -> None:
+        if rclpy.ok():  # a shutdown closes the publishers under the worker's hands, which is no failure
+            self.failure = error
+        self.ended.set()
 
     def _plan(self, observation: Observation) -> tuple[Plan, float]:
         assert self._planner is not None
@@ -141,7 +134,7 @@ class PlannerNode(Node):
         try:
             plan = self._planner.plan(observation)
         except Exception as error:
-            self.get_logger().error(f"planner failed: {type(error).__name__}: {error}", exc_info=error)
+            self.get_logger().error(f"planner failed\n{traceback.format_exc()}")
             message = f"planner failed: {type(error).__name__}: {error}"
             plan = Plan(observation.stamp_ns, None, check=Check(False, message), source=self.settings.planner)
         return plan, (time.perf_counter() - started_s) * 1e3
@@ -152,12 +145,8 @@ class PlannerNode(Node):
         self._problem = "" if plan.check.ok else f"plan rejected: {plan.check.message}"
         self._last_plan, self._last_took_ms = plan, took_ms
         self.get_logger().debug(f"t0 {plan.stamp_ns / 1e9:.3f} s: {took_ms:.0f} ms, {plan.check.message or 'ok'}")
-        try:
-            self._plan_out.publish(conversions.plan_to_msg(plan, self.settings.base_frame))
-            self._path_out.publish(conversions.plan_path_to_msg(plan, self.settings.base_frame))
-        except Exception:
-            if rclpy.ok():
-                raise
+        self._path_out.publish(conversions.plan_path_to_msg(plan, self.settings.base_frame))
+        self._plan_out.publish(conversions.plan_to_msg(plan, self.settings.base_frame))
 
     # Executor thread
 
@@ -167,20 +156,19 @@ class PlannerNode(Node):
     def _on_compressed(self, message: CompressedImage) -> None:
         self._take_image(conversions.compressed_from_msg, message)
 
-    def _take_image(self, convert: Callable[[Any], CameraFrame], message: Any) -> None:
+    def _take_image(self, convert: Callable[[Any, str], CameraFrame], message: Any) -> None:
         self._counts["images"] += 1
+        spec = self._planner.rig[0] if self._planner is not None and self._planner.rig else None
         try:
-            frame = convert(message)
+            frame = convert(message, spec.name if spec else "front")
         except conversions.ConversionError as error:
             self._refuse(str(error))
             return
-        if self._planner is not None and self._planner.rig:
-            spec = self._planner.rig[0]
-            height, width = frame.rgb.shape[:2]
-            if (width, height) != (spec.width_px, spec.height_px):
-                self._refuse(f"image: expected {spec.width_px}x{spec.height_px} pixels as the checkpoint's rig has, "
-                             f"got {width}x{height}")
-                return
+        height, width = frame.rgb.shape[:2]
+        if spec is not None and (width, height) != (spec.width_px, spec.height_px):
+            wanted = f"{spec.width_px}x{spec.height_px}"
+            self._refuse(f"image: expected {wanted} pixels as the checkpoint's rig has, got {width}x{height}")
+            return
         if not self._camera.ok:
             self._refuse(self._camera.message)
             return
@@ -208,10 +196,11 @@ class PlannerNode(Node):
         if matched is None:
             return
         frame, partners = matched
-        accepted = self._worker.offer(Observation((frame,), partners["odometry"], partners["navigation"]))
-        self._last_accepted_s = time.monotonic()
-        if not accepted:
-            self._counts["dropped_busy" if self._planner is not None else "dropped_loading"] += 1
+        if self._planner is None:
+            self._counts["dropped_loading"] += 1
+        elif not self._worker.offer(Observation((frame,), partners["odometry"], partners["navigation"])):
+            self._counts["dropped_busy"] += 1
+        self._last_usable_s = time.monotonic()
 
     def _refuse(self, problem: str) -> None:
         self._counts["refused"] += 1
@@ -248,10 +237,11 @@ class PlannerNode(Node):
             return DiagnosticStatus.ERROR, self._problem
         missing = self._sync.missing()
         if missing:
-            return DiagnosticStatus.WARN, f"image without {' and '.join(missing)} within {self.settings.sync_tolerance_s:g} s"
-        if self._last_accepted_s is None:
+            lacks = " and ".join(missing)
+            return DiagnosticStatus.WARN, f"image without {lacks} within {self.settings.sync_tolerance_s:g} s"
+        if self._last_usable_s is None:
             return DiagnosticStatus.OK, "ready, no image yet"
-        age_s = time.monotonic() - self._last_accepted_s
+        age_s = time.monotonic() - self._last_usable_s
         if age_s > self.settings.input_timeout_s:
             return DiagnosticStatus.WARN, f"no usable image for {age_s:.1f} s"
         return DiagnosticStatus.OK, "planning"
@@ -268,7 +258,9 @@ def planner_from(settings: params.PlannerParameters) -> Planner:
     return make_planner(settings.planner, device=settings.device, seed=settings.seed)
 
 
-def run(arguments: Sequence[str] | None = None, make: Callable[[params.PlannerParameters], Planner] = planner_from) -> int:
+def run(
+    arguments: Sequence[str] | None = None, make: Callable[[params.PlannerParameters], Planner] = planner_from
+) -> int:
     """Run the node until SIGINT, SIGTERM or a failure to load.
 
     Args:

@@ -15,6 +15,7 @@ def _keep_last(depth: int, reliability: ReliabilityPolicy, durability: Durabilit
 
 
 SENSOR = _keep_last(1, ReliabilityPolicy.BEST_EFFORT, DurabilityPolicy.VOLATILE)
-STATE = _keep_last(10, ReliabilityPolicy.BEST_EFFORT, DurabilityPolicy.VOLATILE)  # several samples fall between two images
+# Several samples of these fall between two images.
+STATE = _keep_last(10, ReliabilityPolicy.BEST_EFFORT, DurabilityPolicy.VOLATILE)
 RELIABLE = _keep_last(10, ReliabilityPolicy.RELIABLE, DurabilityPolicy.VOLATILE)
 LATCHED = _keep_last(1, ReliabilityPolicy.RELIABLE, DurabilityPolicy.TRANSIENT_LOCAL)

@@ -13,8 +13,8 @@ from typing import Any
 class Synchronizer:
     """Holds the newest image and recent partner samples, and hands out complete sets.
 
-    With a tolerance of 0 only equal stamps pair, which makes the outcome independent of timing (lockstep). Otherwise the
-    nearest sample within the tolerance is taken, of those that have arrived when the set becomes complete.
+    With a tolerance of 0 only equal stamps pair, which makes the outcome independent of timing (lockstep). Otherwise
+    the nearest sample within the tolerance is taken, of those that have arrived when the set becomes complete.
     """
 
     def __init__(self, partners: tuple[str, ...], tolerance_ns: int, depth: int = 50) -> None:
@@ -31,8 +31,9 @@ class Synchronizer:
         An image that goes back in time means that the source started again: everything older is forgotten.
         """
         if self._newest_image_ns is not None and stamp_ns < self._newest_image_ns:
+            latest_ns = stamp_ns + self.tolerance_ns
             for name, samples in self._samples.items():
-                self._samples[name] = deque((s for s in samples if s[0] <= stamp_ns + self.tolerance_ns), samples.maxlen)
+                self._samples[name] = deque((s for s in samples if s[0] <= latest_ns), samples.maxlen)
             self._waiting = None
         if self._waiting is not None:
             self.unpaired += 1

@@ -16,19 +16,26 @@ R = TypeVar("R")
 class Worker(Generic[T, R]):
     """Runs `prepare` once, then `work` on each accepted item, in a thread of its own."""
 
-    def __init__(self, prepare: Callable[[], None], work: Callable[[T], R], deliver: Callable[[R], None]) -> None:
-        """None of the callables may raise: they report their own failures.
+    def __init__(
+        self,
+        prepare: Callable[[], None],
+        work: Callable[[T], R],
+        deliver: Callable[[R], None],
+        fail: Callable[[Exception], None],
+    ) -> None:
+        """Name what the thread does; `start` starts it.
 
         Args:
-            prepare: runs first; items are refused until it has ended.
+            prepare: runs first; an item handed over meanwhile waits for it.
             work: turns an item into a result; items are refused meanwhile.
             deliver: takes the result, when items are accepted again. So whoever answers a result with the next item, as
                 a lockstep simulation does, is never refused.
+            fail: takes what another callable raised; the thread then ends, and items are refused for good.
         """
-        self._prepare, self._work, self._deliver = prepare, work, deliver
+        self._prepare, self._work, self._deliver, self._fail = prepare, work, deliver, fail
         self._changed = threading.Condition()
         self._item: T | None = None
-        self._ready = self._stopping = False
+        self._stopping = False
         self._thread = threading.Thread(target=self._run, name="inference", daemon=True)
 
     def start(self) -> None:
@@ -36,9 +43,9 @@ class Worker(Generic[T, R]):
         self._thread.start()
 
     def offer(self, item: T) -> bool:
-        """Hand over an item; False when the thread is busy or not ready, and the item is dropped."""
+        """Hand over an item; False when the thread is busy or has ended, and the item is dropped."""
         with self._changed:
-            if not self._ready or self._stopping or self._item is not None:
+            if self._stopping or self._item is not None:
                 return False
             self._item = item
             self._changed.notify()
@@ -54,17 +61,19 @@ class Worker(Generic[T, R]):
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        self._prepare()
+        try:
+            self._prepare()
+            while (item := self._next()) is not None:
+                result = self._work(item)
+                with self._changed:
+                    self._item = None  # only now: an item under work counts as busy
+                self._deliver(result)
+        except Exception as error:
+            with self._changed:
+                self._stopping = True
+            self._fail(error)
+
+    def _next(self) -> T | None:
         with self._changed:
-            self._ready = True
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._stopping or self._item is not None)
-                if self._stopping:
-                    return
-                item = self._item
-            assert item is not None
-            result = self._work(item)
-            with self._changed:
-                self._item = None  # only now: an item under work counts as busy
-            self._deliver(result)
+            self._changed.wait_for(lambda: self._stopping or self._item is not None)
+            return None if self._stopping else self._item

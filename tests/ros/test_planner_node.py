@@ -1,0 +1,214 @@
+"""The planner node as a process, seen from its topics."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.ros
+
+T0_NS = 12_250_000_000
+
+
+def statuses(peer):
+    return [status for array in peer.diagnostics for status in array.status if status.name == "planner: inference"]
+
+
+def values(status):
+    return {pair.key: pair.value for pair in status.values}
+
+
+def test_plan_and_path_carry_the_stamp_of_the_image(start_scripted, peer):
+    start_scripted()
+    peer.wait_ready()
+    peer.send_partners(T0_NS, speed_mps=4.0)
+    peer.send_image(T0_NS)
+    assert peer.spin_until(lambda: peer.plans and peer.paths)
+    plan, path = peer.plans[0], peer.paths[0]
+    assert (plan.header.stamp.sec, plan.header.stamp.nanosec) == (12, 250_000_000)
+    assert plan.header.frame_id == "base_link"
+    assert plan.header.stamp == path.header.stamp
+    assert [(w.x_m, w.y_m) for w in plan.waypoints] == [(2.0 * i, 0.0) for i in range(1, 7)]
+    assert plan.dt_s == 0.5
+    assert plan.ok
+    assert (plan.prefill_ms, plan.decode_ms, plan.forwards, plan.blocks, plan.tokens) == (3.0, 4.5, 5, 2, 33)
+    assert [p.pose.position.x for p in path.poses] == [w.x_m for w in plan.waypoints]
+    assert (path.poses[-1].header.stamp.sec, path.poses[-1].header.stamp.nanosec) == (15, 250_000_000)
+
+
+def test_image_waits_for_odometry_that_comes_later(start_scripted, peer):
+    start_scripted()
+    peer.wait_ready()
+    peer.send_image(T0_NS)
+    peer.spin_for(0.3)
+    assert not peer.plans
+    peer.send_partners(T0_NS)
+    assert peer.spin_until(lambda: peer.plans)
+
+
+def test_odometry_outside_the_tolerance_gives_no_plan_and_a_diagnostic(start_scripted, peer):
+    start_scripted("--ros-args", "-p", "planner:=scripted", "-p", "diagnostics_period_s:=0.1")
+    peer.wait_ready()
+    peer.send_partners(T0_NS - 60_000_000)
+    peer.send_image(T0_NS)
+    assert peer.spin_until(lambda: any("image without odometry and navigation" in s.message for s in statuses(peer)))
+    assert not peer.plans
+
+
+def test_images_that_come_while_the_planner_is_busy_are_dropped_and_counted(start_scripted, peer):
+    start_scripted("--ros-args", "-p", "planner:=scripted", "-p", "diagnostics_period_s:=0.1", SCRIPT_PLAN_S="0.8")
+    peer.wait_ready()
+    for i in range(4):
+        stamp_ns = T0_NS + i * 50_000_000
+        peer.send_partners(stamp_ns)
+        peer.send_image(stamp_ns)
+        peer.spin_for(0.05)
+    assert peer.spin_until(lambda: statuses(peer) and values(statuses(peer)[-1])["plans"] == "1")
+    peer.spin_for(1.0)
+    assert [p.header.stamp.nanosec for p in peer.plans] == [250_000_000]  # the first, not a queue of old ones
+    assert values(statuses(peer)[-1])["dropped_busy"] == "3"
+    peer.send_partners(T0_NS + 900_000_000)
+    peer.send_image(T0_NS + 900_000_000)
+    assert peer.spin_until(lambda: len(peer.plans) == 2)
+
+
+def test_diagnostics_go_on_during_inference(start_scripted, peer):
+    start_scripted("--ros-args", "-p", "planner:=scripted", "-p", "diagnostics_period_s:=0.1", SCRIPT_PLAN_S="1.5")
+    peer.wait_ready()
+    peer.send_partners(T0_NS)
+    peer.send_image(T0_NS)
+    peer.spin_for(0.3)
+    before = len(statuses(peer))
+    peer.spin_for(0.8)
+    assert not peer.plans
+    assert len(statuses(peer)) - before >= 4
+
+
+def test_lockstep_never_drops_a_frame_sent_in_answer_to_a_plan(start_scripted, peer):
+    strict = ("-p", "reliable_inputs:=true", "-p", "sync_tolerance_s:=0.0")
+    start_scripted("--ros-args", "-p", "planner:=scripted", *strict)
+    peer.wait_ready()
+    for i in range(100):
+        stamp_ns = T0_NS + i * 250_000_000
+        peer.send_image(stamp_ns)
+        peer.send_partners(stamp_ns)
+        assert peer.spin_until(lambda i=i: len(peer.plans) == i + 1, 5.0), f"no plan for frame {i}"
+
+
+def test_rejected_plan_is_published_as_such_with_an_empty_path(start_scripted, peer):
+    start_scripted(SCRIPT_ANSWER="unreadable")
+    peer.wait_ready()
+    peer.send_partners(T0_NS)
+    peer.send_image(T0_NS)
+    assert peer.spin_until(lambda: peer.plans and peer.paths)
+    assert not peer.plans[0].ok
+    assert peer.plans[0].message == "not waypoints"
+    assert peer.plans[0].text == "1.0,x"
+    assert list(peer.paths[0].poses) == []
+
+
+def test_planner_that_raises_is_reported_and_the_node_lives(start_scripted, peer):
+    node = start_scripted(SCRIPT_ANSWER="raise")
+    peer.wait_ready()
+    for i in range(2):
+        peer.send_partners(T0_NS + i)
+        peer.send_image(T0_NS + i)
+        assert peer.spin_until(lambda i=i: len(peer.plans) == i + 1)
+    assert "RuntimeError: no idea" in peer.plans[0].message
+    assert node.process.poll() is None
+    assert "Traceback" in node.output
+
+
+def test_not_ready_and_no_plan_before_warm_up(start_scripted, peer):
+    start_scripted("--ros-args", "-p", "planner:=scripted", "-p", "diagnostics_period_s:=0.1", SCRIPT_LOAD_S="3")
+    inputs = (peer.image, peer.odometry, peer.navigation)
+    assert peer.spin_until(lambda: peer.ready and all(p.get_subscription_count() for p in inputs))
+    assert peer.ready == [False]
+    peer.send_partners(T0_NS)
+    peer.send_image(T0_NS)
+    assert peer.spin_until(lambda: any(values(s)["dropped_loading"] == "1" for s in statuses(peer)))
+    assert statuses(peer)[-1].level != b"\x00"
+    assert peer.spin_until(lambda: peer.ready[-1:] == [True])
+    assert peer.spin_until(lambda: statuses(peer)[-1].message != "loading")
+    assert not peer.plans
+
+
+def test_image_of_another_size_than_the_rig_is_refused(start_scripted, peer):
+    start_scripted("--ros-args", "-p", "planner:=scripted", "-p", "diagnostics_period_s:=0.1", SCRIPT_RIG="128x64")
+    peer.wait_ready()
+    peer.send_partners(T0_NS)
+    peer.send_image(T0_NS)
+    assert peer.spin_until(lambda: any("expected 128x64 pixels" in s.message for s in statuses(peer)))
+    peer.send_image(T0_NS, width=128, height=64)
+    assert peer.spin_until(lambda: peer.plans)
+
+
+def test_camera_with_another_field_of_view_than_the_rig_is_refused(start_scripted, peer):
+    from wamdiff2_core.config import CameraSpec
+    from wamdiff2_ros.conversions import camera_info_to_msg
+
+    start_scripted("--ros-args", "-p", "planner:=scripted", "-p", "diagnostics_period_s:=0.1", SCRIPT_RIG="64x32")
+    peer.wait_ready()
+    assert peer.spin_until(lambda: peer.camera_info.get_subscription_count())
+    peer.camera_info.publish(camera_info_to_msg(CameraSpec(width_px=64, height_px=32, hfov_deg=60.0), T0_NS, "optical"))
+    peer.spin_for(0.3)
+    peer.send_partners(T0_NS)
+    peer.send_image(T0_NS)
+    assert peer.spin_until(lambda: any("focal length" in s.message for s in statuses(peer)))
+    assert not peer.plans
+
+
+def test_compressed_transport_plans_from_a_jpeg(start_scripted, peer):
+    import numpy as np
+
+    from wamdiff2_core.types import CameraFrame
+    from wamdiff2_ros.conversions import compressed_to_msg
+
+    start_scripted("--ros-args", "-p", "planner:=scripted", "-p", "image_transport:=compressed")
+    peer.wait_ready("compressed")
+    peer.send_partners(T0_NS)
+    peer.compressed.publish(compressed_to_msg(CameraFrame(np.zeros((32, 64, 3), np.uint8), T0_NS), "optical"))
+    assert peer.spin_until(lambda: peer.plans)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_signal_ends_the_node_with_code_0(start_scripted, peer, signum):
+    node = start_scripted()
+    peer.wait_ready()
+    assert node.end(signum) == 0
+    assert "Traceback" not in node.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ((), "parameter planner"),
+        (("--ros-args", "-p", "planner:=random", "-p", "sync_tolerance_s:=9.0"), "expected float in 0..1, got 9.0"),
+        (("--ros-args", "-p", "planner:=random", "-p", "sync_tolerance_s:=0"), "write 0.0"),
+        (("--ros-args", "-p", "planner:=random", "-p", "image_transport:=compresed"), "did you mean 'compressed'?"),
+        (("--ros-args", "--params-file", "/nowhere.yaml"), "/nowhere.yaml"),
+        (("--ros-args", "--no-such-flag"), "--no-such-flag"),
+        (("--ros-args", "-p", "planner:=/nowhere"), "/nowhere"),
+    ],
+)
+def test_wrong_use_ends_with_code_2_and_one_line(start_node, arguments, named):
+    node = start_node(sys.executable, "-m", "wamdiff2_ros.planner_node", *arguments)
+    assert node.wait() == 2
+    assert named in node.output
+    assert "Traceback" not in node.output
+    assert sum(line.startswith("error:") for line in node.output.splitlines()) == 1
+
+
+def test_failure_to_load_the_planner_ends_the_node_with_its_error(start_scripted):
+    node = start_scripted(SCRIPT_ANSWER="missing")
+    assert node.wait() != 0
+    assert "parameter planner: expected a checkpoint folder" in node.output
+
+
+def test_misspelt_parameter_is_pointed_out(start_scripted, peer):
+    node = start_scripted("--ros-args", "-p", "planner:=scripted", "-p", "sync_tolerance:=0.1")
+    peer.wait_ready()
+    assert "parameter sync_tolerance: the planner has none" in node.output
+    assert "did you mean 'sync_tolerance_s'?" in node.output
