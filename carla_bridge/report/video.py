@@ -1,0 +1,189 @@
+"""`drive.mp4`: the drive as a film, made from the recorded pictures.
+
+Large: the display camera with the plan on it. Right: the route with the car on it, and what the planner's camera saw.
+Below: figures, and the speed over the route. Pictures come at the pace of planning, so the film plays faster than time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import cv2
+import numpy as np
+import simplejpeg
+from PIL import Image, ImageDraw, ImageFont
+
+from carla_bridge.report.lanes import load_lanes
+from carla_bridge.report.overlay import draw_plan
+from carla_bridge.results import DriveResults, PlanRecord, RouteResult, read_plans, read_shape, read_ticks
+from wamdiff2_core.frames import transform_points
+from wamdiff2_core.types import Pose2D
+
+SIZE_PX = (960, 480)
+VIEW_PX = (640, 320)
+SIDE_PX = 320
+FRAMES_PER_S = 12
+HOLD_FRAMES = 18
+INK, SOFT, PAGE, CARD, EDGE = (230, 235, 240), (151, 165, 179), (17, 22, 28), (26, 33, 41), (43, 53, 63)
+TEAL, ROAD, LANE = (45, 212, 191), (29, 69, 65), (69, 82, 95)
+AMBER, RED, GREEN = (251, 191, 36), (248, 113, 113), (74, 222, 128)
+
+
+def write_video(folder: Path, path: Path) -> bool:
+    """Write the film of a run folder as H.264; False when the run has no pictures.
+
+    Args:
+        folder: run folder.
+        path: file to write.
+    """
+    results = DriveResults.load(folder)
+    frames = (frame for route in results.routes for frame in _RouteFilm(folder, results, route).frames())
+    first = next(frames, None)
+    if first is None:
+        return False
+    with av.open(str(path), "w", options={"movflags": "faststart"}) as container:
+        options = {"crf": "23", "preset": "veryfast"}
+        stream = container.add_stream("libx264", rate=Fraction(FRAMES_PER_S), options=options)
+        stream.width, stream.height, stream.pix_fmt = *SIZE_PX, "yuv420p"
+        for rgb in (first, *frames):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(rgb, format="rgb24")))
+        container.mux(stream.encode())
+    return True
+
+
+class _RouteFilm:
+    """The frames of one route."""
+
+    def __init__(self, folder: Path, results: DriveResults, route: RouteResult) -> None:
+        self._results, self._route, self._folder = results, route, folder / route.folder
+        self._plans = read_plans(self._folder)
+        ticks = read_ticks(self._folder)
+        self._t_s = np.array([tick.t_ns for tick in ticks]) * 1e-9
+        self._speed_mps = np.array([tick.speed_mps for tick in ticks])
+        self._progress_m = np.array([tick.progress_m for tick in ticks])
+        self._driven = np.array([[tick.x_m, tick.y_m] for tick in ticks]).reshape(-1, 2)
+        self._map = _MapPane(load_lanes(folder, route.town), np.array(read_shape(self._folder).xy_m), route.length_m,
+                             self._driven)
+        self._small, self._middle, self._large = (ImageFont.load_default(size) for size in (13, 17, 34))
+
+    def frames(self) -> Iterator[np.ndarray]:
+        """(480, 960, 3) uint8 frames, the last one held with the verdict on it."""
+        frame = None
+        for plan in self._plans:
+            file = self._folder / "frames" / plan.image
+            if file.is_file():
+                frame = self._compose(simplejpeg.decode_jpeg(file.read_bytes(), "RGB"), plan)
+                yield frame
+        if frame is not None:
+            yield from [self._with_verdict(frame)] * HOLD_FRAMES
+
+    def _compose(self, view: np.ndarray, plan: PlanRecord) -> np.ndarray:
+        canvas = np.full((SIZE_PX[1], SIZE_PX[0], 3), PAGE, np.uint8)
+        drawn = draw_plan(view, self._results.display_camera, np.array(plan.waypoints_m), np.array(plan.targets_m))
+        canvas[: VIEW_PX[1], : VIEW_PX[0]] = cv2.resize(drawn, VIEW_PX, interpolation=cv2.INTER_AREA)
+        until = int(np.searchsorted(self._t_s, plan.t_ns * 1e-9, side="right"))
+        canvas[:SIDE_PX, VIEW_PX[0] :] = self._map.draw(self._driven[:until], plan)
+        seen = simplejpeg.decode_jpeg((self._folder / "model" / plan.image).read_bytes(), "RGB")
+        pane = SIZE_PX[1] - SIDE_PX
+        canvas[SIDE_PX:, VIEW_PX[0] :] = cv2.resize(seen, (SIDE_PX, pane), interpolation=cv2.INTER_NEAREST)
+        self._draw_speed(canvas, until)
+        return self._write(canvas, plan, until)
+
+    def _draw_speed(self, canvas: np.ndarray, until: int) -> None:
+        """The speed so far, over the whole route's time."""
+        left, top, right, bottom = 232, 378, 626, 466
+        cv2.rectangle(canvas, (left - 6, top - 6), (right + 6, bottom + 6), CARD, -1)
+        if until < 2:
+            return
+        high = max(10.0, float(self._speed_mps.max()) * 1.1)
+        x = left + self._t_s[:until] / max(1e-6, float(self._t_s[-1])) * (right - left)
+        y = bottom - np.clip(self._speed_mps[:until], 0, None) / high * (bottom - top)
+        line = np.int32(np.stack([x, y], axis=1) * 16)
+        cv2.polylines(canvas, [line], False, TEAL, 2, cv2.LINE_AA, shift=4)
+        cv2.circle(canvas, tuple(int(v) for v in line[-1]), 4 * 16, INK, -1, cv2.LINE_AA, shift=4)
+
+    def _write(self, canvas: np.ndarray, plan: PlanRecord, until: int) -> np.ndarray:
+        image = Image.fromarray(canvas)
+        draw = ImageDraw.Draw(image)
+        route, results = self._route, self._results
+        progress = float(self._progress_m[max(0, until - 1)]) if len(self._progress_m) else 0.0
+        draw.text((18, 332), f"{plan.speed_mps:.1f}", INK, self._large)
+        draw.text((96, 348), "m/s", SOFT, self._middle)
+        draw.text((18, 378), plan.command.replace("_", " ").lower(), AMBER, self._middle)
+        state = f"plan in {plan.wall_ms:.0f} ms" if plan.received else plan.message
+        draw.text((18, 404), state if plan.ok or not plan.received else f"unreadable: {plan.message}"[:34],
+                  SOFT if plan.ok else RED, self._small)
+        if plan.forwards:
+            draw.text((18, 422), f"{plan.forwards} forwards, {plan.tokens} tokens", SOFT, self._small)
+        draw.text((18, 452), f"{results.planner}, {results.latency_mode}", SOFT, self._small)
+        draw.text((226, 332), f"route {route.route_id}", INK, self._middle)
+        share = min(1.0, progress / route.length_m)
+        done = f"{plan.t_ns * 1e-9:.1f} s   {100 * share:.0f} % of {route.length_m:.0f} m"
+        draw.text((226, 352), done, SOFT, self._small)
+        draw.text((566, 352), "speed", SOFT, self._small)
+        draw.rectangle((0, VIEW_PX[1], VIEW_PX[0], VIEW_PX[1] + 3), EDGE)
+        draw.rectangle((0, VIEW_PX[1], VIEW_PX[0] * share, VIEW_PX[1] + 3), TEAL)
+        _label(draw, (VIEW_PX[0] + 8, SIDE_PX + 6), "what the planner sees", self._small)
+        return np.asarray(image)
+
+    def _with_verdict(self, frame: np.ndarray) -> np.ndarray:
+        image = Image.fromarray(frame)
+        draw = ImageDraw.Draw(image)
+        colour = GREEN if self._route.completed else RED
+        draw.rectangle((0, 122, VIEW_PX[0], 198), PAGE)
+        draw.rectangle((0, 122, 6, 198), colour)
+        draw.text((24, 130), f"Route {self._route.route_id}: {self._route.outcome.value}", colour, self._large)
+        draw.text((24, 172), _shortened(self._route.reason, 84), INK, self._small)
+        return np.asarray(image)
+
+
+class _MapPane:
+    """The route, north up, with the car on it."""
+
+    def __init__(self, lanes: Sequence[np.ndarray], route_xy: np.ndarray, length_m: float, driven: np.ndarray) -> None:
+        arc = np.concatenate([[0.0], np.cumsum(np.hypot(*np.diff(route_xy, axis=0).T))])
+        planned = route_xy[arc <= length_m + 0.5]
+        shown = np.vstack([planned, driven])
+        low, high = shown.min(axis=0), shown.max(axis=0)
+        self._middle = (low + high) / 2
+        self._scale = (SIDE_PX - 36) / max(80.0, float((high - low).max()))
+        self._base = np.full((SIDE_PX, SIDE_PX, 3), CARD, np.uint8)
+        for lane in lanes:
+            cv2.polylines(self._base, [self._pixels(lane)], False, LANE, 1, cv2.LINE_AA, shift=4)
+        width = max(2, round(3 * self._scale))
+        cv2.polylines(self._base, [self._pixels(planned)], False, ROAD, width, cv2.LINE_AA, shift=4)
+        for place, thickness in ((planned[0], 2), (planned[-1], -1)):
+            centre = tuple(int(v) for v in self._pixels(place[None])[0])
+            cv2.circle(self._base, centre, 5 * 16, TEAL, thickness, cv2.LINE_AA, shift=4)
+
+    def draw(self, driven: np.ndarray, plan: PlanRecord) -> np.ndarray:
+        """The pane with the path so far, the plan and the car."""
+        pane = self._base.copy()
+        if len(driven) > 1:
+            cv2.polylines(pane, [self._pixels(driven)], False, TEAL, 2, cv2.LINE_AA, shift=4)
+        pose = Pose2D(*plan.pose)
+        if plan.waypoints_m:
+            ahead = transform_points(pose, np.array(plan.waypoints_m))
+            cv2.polylines(pane, [self._pixels(ahead)], False, AMBER, 2, cv2.LINE_AA, shift=4)
+        size = 9 / self._scale
+        arrow = transform_points(pose, np.array([[size, 0.0], [-0.7 * size, 0.6 * size], [-0.7 * size, -0.6 * size]]))
+        cv2.fillPoly(pane, [self._pixels(arrow)], INK, cv2.LINE_AA, shift=4)
+        return pane
+
+    def _pixels(self, xy_m: np.ndarray) -> np.ndarray:
+        """Fixed-point pixels, 4 fractional bits."""
+        pixels = SIDE_PX / 2 + (np.asarray(xy_m) - self._middle) * [self._scale, -self._scale]
+        return np.int32(np.clip(pixels, -4000, 4000) * 16)
+
+
+def _label(draw: ImageDraw.ImageDraw, at: tuple[int, int], text: str, font: ImageFont.FreeTypeFont) -> None:
+    box = draw.textbbox(at, text, font)
+    draw.rectangle((box[0] - 4, box[1] - 3, box[2] + 4, box[3] + 3), PAGE)
+    draw.text(at, text, INK, font)
+
+
+def _shortened(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"
