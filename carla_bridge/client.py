@@ -199,7 +199,7 @@ class Simulation:
         town: str | None = None,
         inertial: bool = True,
         fixed_delta_s: float = 0.05,
-        timeout_s: float = 10.0,
+        timeout_s: float = 20.0,
         blueprint: str = EGO_BLUEPRINT,
     ) -> None:
         """Connect, load the town, spawn the ego vehicle and its sensors, and tick until every camera has fired once.
@@ -272,7 +272,7 @@ class Simulation:
         frame = self._watchdog.call(lambda: self._world.tick(self._timeout_s), self._timeout_s + 5.0, "world.tick")
         snapshot = self._world.get_snapshot()
         if snapshot.frame != frame:
-            raise InfrastructureError(f"snapshot: expected frame {frame}, got {snapshot.frame}; another client ticks too")
+            raise InfrastructureError(f"snapshot: expected frame {frame}, got {snapshot.frame}; another client ticks")
         actor = snapshot.find(self._ego.id)
         if actor is None:
             raise InfrastructureError(f"frame {frame}: the ego vehicle is gone")
