@@ -1,0 +1,89 @@
+"""`wamdiff2 train`: run one stage of training from a YAML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from wamdiff2_core.errors import UserError
+
+if TYPE_CHECKING:
+    from training.trainer import StageConfig
+
+train = typer.Typer(add_completion=False)
+
+
+@train.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def run_stage(
+    context: typer.Context,
+    config: Annotated[Path, typer.Argument(help="YAML file of the stage, for example training/configs/nano_b32.yaml.")],
+) -> None:
+    """Train one stage; `--section.key value` overrides the file.
+
+    A stage that was stopped goes on from its newest checkpoint.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    from training.trainer import Trainer
+
+    stage = load_stage(config, context.args)
+    console = Console(stderr=True)
+    console.print(stage)
+    trainer = Trainer(stage)
+    console.print(
+        f"{len(trainer.train_set)} samples ({trainer.train_set.dropped} too long), prompt "
+        f"{trainer.train_set.prompt_ids.shape[1]} tokens, {sum(p.numel() for p in trainer.model.parameters()):,} parameters, "
+        f"step {trainer.step} of {stage.run.steps}"
+    )
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()
+    )
+    with Progress(*columns, console=console) as progress:
+        line = trainer.train(progress)
+    console.print(" ".join(f"{key} {value}" for key, value in line.items()))
+
+
+def load_stage(file: Path, overrides: list[str] | None = None) -> StageConfig:
+    """Read a stage from YAML.
+
+    Args:
+        file: keys as in `trainer.StageConfig`.
+        overrides: `["--run.steps", "100", "--out=runs/x"]`; values are read as YAML.
+
+    Raises:
+        UserError: no such file, not a mapping, an unknown key or a bad value.
+    """
+    import yaml
+    from omegaconf import OmegaConf
+
+    from training.trainer import StageConfig
+    from wamdiff2_core.config import parse
+
+    if not file.is_file():
+        raise UserError("CONFIG", "a YAML file", f"{file} ({'a folder' if file.is_dir() else 'no such file'})")
+    try:
+        tree = OmegaConf.merge(OmegaConf.load(file), OmegaConf.from_dotlist(_dotlist(overrides or [])))
+        data: Any = OmegaConf.to_container(tree, resolve=True)
+    except yaml.YAMLError as error:
+        raise UserError(str(file), "valid YAML", str(error).replace("\n", " ")) from None
+    if not isinstance(data, dict):
+        raise UserError(str(file), "a mapping of sections", type(data).__name__)
+    return parse(StageConfig, data, str(file))
+
+
+def _dotlist(arguments: list[str]) -> list[str]:
+    pairs = []
+    rest = iter(arguments)
+    for argument in rest:
+        if not argument.startswith("--"):
+            raise UserError("override", "--section.key value", argument)
+        key, found, value = argument[2:].partition("=")
+        if not found:
+            value = next(rest, "")
+            if not value:
+                raise UserError(argument, "a value after it", "nothing")
+        pairs.append(f"{key}={value}")
+    return pairs

@@ -1,0 +1,84 @@
+"""A compact tokenizer in Qwen's manner for the nano checkpoint.
+
+Byte-level BPE with Qwen's pre-tokenizer expression (every digit is a token of its own; a number never merges), Qwen-VL's
+special tokens and a mask token that Qwen's own vocabulary lacks. 1,024 entries keep the nano's embedding small; every
+word of the planning prompts is one token.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from training.tokenizer_corpus import corpus
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+VOCAB_SIZE = 1024
+EOS_TOKEN, PAD_TOKEN, MASK_TOKEN = "<|im_end|>", "<|endoftext|>", "<|mask|>"
+SPECIAL_TOKENS = (
+    PAD_TOKEN, "<|im_start|>", EOS_TOKEN, "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>", MASK_TOKEN,
+)
+QWEN_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+CHAT_TEMPLATE = (
+    "{%- for message in messages -%}"
+    "{{- '<|im_start|>' + message.role + '\n' -}}"
+    "{%- if message.content is string -%}{{- message.content -}}{%- else -%}"
+    "{%- for part in message.content -%}"
+    "{%- if part.type == 'image' -%}{{- '<|vision_start|><|image_pad|><|vision_end|>' -}}"
+    "{%- elif part.type == 'video' -%}{{- '<|vision_start|><|video_pad|><|vision_end|>' -}}"
+    "{%- else -%}{{- part.text -}}{%- endif -%}"
+    "{%- endfor -%}{%- endif -%}"
+    "{{- '<|im_end|>\n' -}}"
+    "{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\n' -}}{%- endif -%}"
+)
+
+
+def build_tokenizer(vocab_size: int = VOCAB_SIZE) -> PreTrainedTokenizerFast:
+    """Train the tokenizer on the repository's own corpus; the same call gives the same tokenizer."""
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(QWEN_SPLIT), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+    ])
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size, special_tokens=list(SPECIAL_TOKENS), min_frequency=2, show_progress=False,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+    )
+    tokenizer.train_from_iterator(corpus(), trainer)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token=EOS_TOKEN, pad_token=PAD_TOKEN, mask_token=MASK_TOKEN,
+        extra_special_tokens=list(SPECIAL_TOKENS), clean_up_tokenization_spaces=False, padding_side="left",
+    )
+    fast.chat_template = CHAT_TEMPLATE
+    return fast
+
+
+def write_tokenizer(folder: Path, vocab_size: int = VOCAB_SIZE) -> int:
+    """Train the tokenizer and write its files into `folder`; returns the number of entries."""
+    tokenizer = build_tokenizer(vocab_size)
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save_pretrained(folder)
+    return len(tokenizer)
+
+
+def tokenizer(
+    out: Annotated[Path, typer.Option(help="Folder for the tokenizer's files.")],
+    vocab_size: Annotated[int, typer.Option(min=300, help="Entries at most.")] = VOCAB_SIZE,
+) -> None:
+    """Train the nano's tokenizer and write it; the same command gives the same files."""
+    from rich.console import Console
+
+    entries = write_tokenizer(out, vocab_size)
+    Console().print(f"{entries} entries, {len(SPECIAL_TOKENS)} of them special: {out}")
