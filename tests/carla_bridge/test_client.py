@@ -109,6 +109,18 @@ def test_gnss_moves_with_the_ego(simulation: Simulation, start: Pose2D) -> None:
     assert moved_deg == pytest.approx(100.0 / 111_320.0, rel=0.02)  # +y is north
 
 
+def test_running_into_something_is_reported(server_port: int, start: Pose2D) -> None:
+    with Simulation(port=server_port, ego_pose=start, cameras=[], inertial=False, timeout_s=20.0) as simulation:
+        contacts = []
+        for _ in range(300):
+            simulation.apply(VehicleCommand(-0.1, 3.0))  # to the right, off the road
+            contacts += simulation.tick().collisions
+            if contacts:
+                break
+    assert contacts
+    assert contacts[0].impulse_ns > 0.0
+
+
 def test_placing_the_ego_gives_pose_and_speed(simulation: Simulation, start: Pose2D) -> None:
     simulation.place_ego(start, 6.0)
     ego = simulation.tick().ego
