@@ -75,7 +75,7 @@ class BridgeNode(Node):
         self._gnss = out(NavSatFix, "~/gnss")
         self._navigation = out(NavigationMsg, "~/navigation")
         self._route = out(Path, "~/route", qos.LATCHED)
-        self._clock = out(Clock, "/clock")
+        self._clock_out = out(Clock, "/clock")
         self.create_subscription(PlanMsg, "~/plan", self._on_plan, qos.RELIABLE)
         self.create_subscription(Bool, "~/planner_ready", self._on_ready, qos.LATCHED)
         self._executor = SingleThreadedExecutor()
@@ -88,7 +88,7 @@ class BridgeNode(Node):
     def publish_tick(self, frame: SimulationFrame) -> None:
         """Publish clock, odometry, IMU and GNSS of a step."""
         stamp = conversions.stamp_from_ns(frame.stamp_ns)
-        self._clock.publish(Clock(clock=stamp))
+        self._clock_out.publish(Clock(clock=stamp))
         self._odometry.publish(conversions.ego_to_msg(frame.ego))
         if frame.imu is not None:
             self._imu.publish(imu_to_msg(frame.imu, frame.stamp_ns))

@@ -1,6 +1,7 @@
 """The planner and the bridge to a CARLA server, wired to each other."""
 
-from wamdiff2_ros.launch_setup import CARLA, launch_description
+from carla_bridge.launch_setup import CARLA
+from wamdiff2_ros.launch_setup import launch_description
 
 
 def generate_launch_description():

@@ -41,6 +41,7 @@ class NodeSetup:
         flags: parameter name -> value that ROS reads as YAML (numbers, booleans).
         parameters_file: YAML file, read before `parameters`; empty for none.
         remappings: (name in the node, name in the graph).
+        ends_launch: whether everything ends when this node ends.
     """
 
     executable: str
@@ -50,6 +51,7 @@ class NodeSetup:
     flags: Mapping[str, str] = field(default_factory=dict)
     parameters_file: str = ""
     remappings: tuple[tuple[str, str], ...] = ()
+    ends_launch: bool = False
 
     def templates(self) -> list[str]:
         """All texts that may name arguments."""
@@ -90,26 +92,26 @@ class LaunchSetup:
         return {name for text in texts for _, name, _, _ in Formatter().parse(text) if name}
 
 
-_PLANNER_ARGUMENTS = (
+PLANNER_ARGUMENTS = (
     Argument("checkpoint", "", "checkpoint folder, or 'random'"),
     Argument("params_file", str(PARAMETERS_FILE), "parameters of the planner node, YAML"),
     Argument("namespace", "wamdiff2", "namespace of the nodes"),
     Argument("device", "cpu", "torch device of the model"),
     Argument("image_transport", "raw", "'raw' or 'compressed'"),
 )
-_FASTDDS_ARGUMENT = Argument("fastdds_profile", str(FASTDDS_PROFILE), "Fast DDS profile; this one carries large images")
+FASTDDS_ARGUMENT = Argument("fastdds_profile", str(FASTDDS_PROFILE), "Fast DDS profile; this one carries large images")
 
 _PLANNER_PARAMETERS = {"planner": "{checkpoint}", "device": "{device}", "image_transport": "{image_transport}"}
 
 PLANNER = LaunchSetup(
     arguments=(
-        *_PLANNER_ARGUMENTS,
+        *PLANNER_ARGUMENTS,
         Argument("use_sim_time", "false", "take time from /clock"),
         Argument("image", "~/input/image", "camera topic; with compressed transport, the part before /compressed"),
         Argument("camera_info", "~/input/camera_info", "camera information topic"),
         Argument("odometry", "~/input/odometry", "odometry topic (twist in base_link)"),
         Argument("navigation", "~/input/navigation", "navigation topic (targets and command)"),
-        _FASTDDS_ARGUMENT,
+        FASTDDS_ARGUMENT,
     ),
     nodes=(
         NodeSetup(
@@ -148,20 +150,11 @@ PLANNER_ON_BRIDGE = NodeSetup(
     ),
 )
 
-CARLA = LaunchSetup(
-    arguments=(*_PLANNER_ARGUMENTS, _FASTDDS_ARGUMENT),
-    nodes=(
-        PLANNER_ON_BRIDGE,
-        NodeSetup(executable="bridge_node", name="bridge", namespace="{namespace}"),
-    ),
-    environment={FASTDDS_VARIABLE: "{fastdds_profile}"},
-)
-
 
 def launch_description(setup: LaunchSetup) -> Any:
     """The `launch.LaunchDescription` of a setup; needs the launch and launch_ros packages of a ROS installation."""
     from launch import LaunchDescription
-    from launch.actions import DeclareLaunchArgument, SetEnvironmentVariable
+    from launch.actions import DeclareLaunchArgument, SetEnvironmentVariable, Shutdown
     from launch.substitutions import LaunchConfiguration, TextSubstitution
     from launch_ros.actions import Node
     from launch_ros.parameter_descriptions import ParameterValue
@@ -184,6 +177,7 @@ def launch_description(setup: LaunchSetup) -> Any:
             namespace=substitute(spec.namespace),
             parameters=[*files, values] if values else files,
             remappings=[(source, substitute(target)) for source, target in spec.remappings],
+            on_exit=Shutdown() if spec.ends_launch else None,
             output="screen",
         )
 

@@ -7,6 +7,7 @@ exactly the command lines that the data gives. Where launch is installed, the la
 from __future__ import annotations
 
 import ast
+import importlib
 import os
 import sys
 from pathlib import Path
@@ -14,8 +15,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from carla_bridge.launch_setup import CARLA
 from wamdiff2_ros import launch_setup
-from wamdiff2_ros.launch_setup import CARLA, PLANNER, LaunchSetup, NodeSetup
+from wamdiff2_ros.launch_setup import PLANNER, LaunchSetup, NodeSetup
 
 pytestmark = pytest.mark.ros
 
@@ -37,7 +39,10 @@ def test_every_launch_file_hands_over_its_setup():
         tree = ast.parse(file.read_text())
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
         assert [call.func.id for call in calls] == ["launch_description"]
-        assert getattr(launch_setup, calls[0].args[0].id) is SETUPS[file.name]
+        name = calls[0].args[0].id
+        imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+        (module,) = [node.module for node in imports if name in {alias.name for alias in node.names}]
+        assert getattr(importlib.import_module(module), name) is SETUPS[file.name]
         assert "generate_launch_description" in {n.name for n in tree.body if isinstance(n, ast.FunctionDef)}
 
 
@@ -100,14 +105,14 @@ def test_every_parameter_is_described_and_bounded(declared_parameters):
             assert low <= field.default <= high
 
 
-def planner_of(setup: LaunchSetup) -> NodeSetup:
-    return next(node for node in setup.nodes if node.executable == "planner_node")
+def node_of(setup: LaunchSetup, executable: str = "planner_node") -> NodeSetup:
+    return next(node for node in setup.nodes if node.executable == executable)
 
 
 def test_planner_starts_from_the_exact_arguments_and_every_remapping_and_parameter_takes_hold(
     setup, start_node, peer, declared_parameters
 ):
-    node_setup = planner_of(setup)
+    node_setup = node_of(setup)
     declared, _ = declared_parameters
     assert {*node_setup.parameters, *node_setup.flags} <= {*declared, "use_sim_time"}
     seen: set[str] = set()
@@ -143,7 +148,7 @@ def test_planner_starts_from_the_exact_arguments_and_every_remapping_and_paramet
 
 def test_default_topics_of_the_planner_are_its_own(start_node, peer):
     values = PLANNER.defaults() | {"checkpoint": "random"}
-    node = start_node(str(EXECUTABLES / "planner_node"), *planner_of(PLANNER).ros_arguments(values))
+    node = start_node(str(EXECUTABLES / "planner_node"), *node_of(PLANNER).ros_arguments(values))
     peer.wait_ready()
     peer.send_partners(10**9)
     peer.send_image(10**9)
@@ -158,19 +163,33 @@ def test_strings_of_any_form_reach_the_node_unchanged(ros_domain):
     for text in ("123", "true", "a: b", 'quo"te', "back\\slash", "/with space/x"):
         values = PLANNER.defaults() | {"checkpoint": text, "namespace": "n"}
         context = rclpy.Context()
-        rclpy.init(args=["probe", *planner_of(PLANNER).ros_arguments(values)], context=context)
+        rclpy.init(args=["probe", *node_of(PLANNER).ros_arguments(values)], context=context)
         node = rclpy.create_node("planner", context=context)
         assert params.declare(node).planner == text
         node.destroy_node()
         context.try_shutdown()
 
 
-def test_planner_reads_what_the_bridge_publishes():
-    targets = {target for _, target in planner_of(CARLA).remappings}
-    assert targets == {
-        f"/{{namespace}}/bridge/{name}"
-        for name in ("front/image", "front/image/compressed", "front/camera_info", "odometry", "navigation")
-    }
+@pytest.mark.carla
+@pytest.mark.slow
+def test_bridge_starts_from_the_exact_arguments_and_is_wired_to_the_planner_both_ways(start_node, peer, tmp_path):
+    pytest.importorskip("carla", reason="needs the [carla] extra")
+    from rcl_interfaces.srv import ListParameters
+
+    bridge = node_of(CARLA, "bridge_node")
+    values = CARLA.defaults() | {"checkpoint": "random", "namespace": "test_bridge", "out": str(tmp_path / "run")}
+    node = start_node(str(EXECUTABLES / "bridge_node"), *bridge.ros_arguments(values))
+    client = peer.node.create_client(ListParameters, "/test_bridge/bridge/list_parameters")
+    assert peer.spin_until(client.service_is_ready, 30.0), node.output
+    answer = client.call_async(ListParameters.Request())
+    assert peer.spin_until(answer.done, 60.0), node.output
+    assert {*bridge.parameters, *bridge.flags} <= set(answer.result().result.names)
+
+    names = [name for name, _ in peer.node.get_subscriber_names_and_types_by_node("bridge", "/test_bridge")]
+    assert {target.format_map(values) for _, target in bridge.remappings} <= set(names)
+    published = {name for name, _ in peer.node.get_publisher_names_and_types_by_node("bridge", "/test_bridge")}
+    assert {target.format_map(values) for _, target in node_of(CARLA).remappings} <= published
+    node.end()
 
 
 def test_images_of_megabytes_reach_the_planner_with_the_profile(start_scripted, start_node, peer):
