@@ -18,14 +18,21 @@ train = typer.Typer(add_completion=False)
 @train.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def run_stage(
     context: typer.Context,
-    config: Annotated[Path, typer.Argument(help="YAML file of the stage, for example training/configs/nano_b32.yaml.")],
+    config: Annotated[Path, typer.Argument(help="YAML file of the stage, such as training/configs/nano_b32.yaml.")],
 ) -> None:
     """Train one stage; `--section.key value` overrides the file.
 
     A stage that was stopped goes on from its newest checkpoint.
     """
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     from training.trainer import Trainer
 
@@ -34,9 +41,9 @@ def run_stage(
     console.print(stage)
     trainer = Trainer(stage)
     console.print(
-        f"{len(trainer.train_set)} samples ({trainer.train_set.dropped} too long), prompt "
-        f"{trainer.train_set.prompt_ids.shape[1]} tokens, {sum(p.numel() for p in trainer.model.parameters()):,} parameters, "
-        f"step {trainer.step} of {stage.run.steps}"
+        f"{len(trainer.train_set)} samples ({trainer.train_set.dropped} too long), "
+        f"prompt {trainer.train_set.prompt_ids.shape[1]} tokens, "
+        f"{sum(p.numel() for p in trainer.model.parameters()):,} parameters, step {trainer.step} of {stage.run.steps}"
     )
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()

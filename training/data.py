@@ -162,14 +162,15 @@ class TrainingSet:
         rgb = read_rgb(path)
         _, rows, columns = self.grid_thw
         if rgb.shape[0] % rows or rgb.shape[1] % columns or rgb.shape[0] // rows != rgb.shape[1] // columns:
-            raise UserError(str(path), f"an image of {columns} x {rows} patches", rgb.shape, "collect at the policy's size")
+            fix = "collect at the policy's size"
+            raise UserError(str(path), f"an image of {columns} x {rows} patches", rgb.shape, fix)
         return torch.from_numpy(image_patches(rgb, rgb.shape[0] // rows))
 
 
 def image_grid(model: Qwen3VLForConditionalGeneration, images: ImagePolicy) -> tuple[int, int, int]:
     """Patches in time, height and width of every image under a policy with a fixed size."""
     if images.size_px is None:
-        raise UserError("images.size_px", "a fixed size (width, height)", images.size_px, "set it in the record's images")
+        raise UserError("images.size_px", "a fixed (width, height)", images.size_px, "set it in the record's images")
     patch = model.config.vision_config.patch_size
     width, height = images.size_px
     return 1, height // patch, width // patch

@@ -79,7 +79,7 @@ def _measure(sample: Sample, generation: Generation, task: PlanningTask) -> Answ
 
 
 def summary(answered: Sequence[Answered]) -> dict[str, Any]:
-    """Figures of a decoded set: L2 is the mean over the waypoints of an answer, metres, over answers that can be read."""
+    """Figures of a decoded set; L2 is the mean over an answer's waypoints, in metres, over answers that can be read."""
     read = [answer.l2_m for answer in answered if answer.l2_m is not None]
     if not read:
         return {"samples": len(answered), "unreadable": len(answered)}

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 if TYPE_CHECKING:
     from transformers import Qwen3VLForConditionalGeneration
@@ -71,7 +71,8 @@ def encode_images(model: Qwen3VLForConditionalGeneration, geometry: VisionGeomet
     embed = visual.patch_embed.proj
     count, length, _ = patches.shape
     learned = (visual.pos_embed(geometry.indices) * geometry.weights[:, :, None]).sum(1)
-    x = F.linear(patches.to(embed.weight.dtype), embed.weight.flatten(1), embed.bias) + learned.to(embed.weight.dtype)
+    patches, learned = patches.to(embed.weight.dtype), learned.to(embed.weight.dtype)
+    x = functional.linear(patches, embed.weight.flatten(1), embed.bias) + learned
     cos, sin = geometry.cos[None, None].to(x.dtype), geometry.sin[None, None].to(x.dtype)
     deepstack = []
     for index, block in enumerate(visual.blocks):

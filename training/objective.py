@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 LossForm = Literal["paper", "upstream"]
 MIN_TIME = 1e-3  # the authors' floor of u; keeps 1/t finite
@@ -84,8 +84,9 @@ def absorb(ids: Tensor, masked: Tensor, mask_token_id: int) -> Tensor:
 
 
 def trained_tokens(answer_lengths: Tensor, answer_len: int, block_size: int) -> Tensor:
-    """(N, R) bool: tokens up to the end of the last used block. The EOS that pads that block is learnt, so that decoding
-    can close it in parallel; later blocks are never decoded and not learnt.
+    """(N, R) bool: tokens up to the end of the last used block.
+
+    The EOS that pads that block is learnt, so that decoding can close it in parallel; later blocks are never decoded.
 
     Args:
         answer_lengths: (N,) tokens of each answer, its first EOS included.
@@ -110,7 +111,7 @@ def block_diffusion_loss(
         time: (N, L) t of each token's block.
         answer_lengths: (N,) padded answer lengths.
     """
-    entropy = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), reduction="none").view(labels.shape)
+    entropy = _entropy(logits, labels)
     if form == "upstream":
         # where() and not a product: an ignored position may carry t = 0
         return (torch.where(masked, entropy / time.clamp(min=1e-9), 0.0).sum(-1) / answer_lengths).mean()
@@ -123,5 +124,11 @@ def autoregressive_loss(logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor
     Args:
         valid: (N, L) bool, labels that count.
     """
-    entropy = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), reduction="none").view(labels.shape)
+    entropy = _entropy(logits, labels)
     return (entropy * valid).sum() / valid.sum().clamp(min=1)
+
+
+def _entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy in fp32 of each token, shaped as `labels`."""
+    flat = functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), reduction="none")
+    return flat.view(labels.shape)

@@ -122,7 +122,6 @@ def prepare(
     counted = (noise.masked & trained[:, None]).flatten(1)
     allowed = training_mask(prompt, answer, size, objective.mask, valid=valid)
     answer_positions = batch.answer_positions.repeat(1, copies).expand(3, -1, -1)
-    context: slice | Tensor
     if objective.mask == "upstream":
         ids = torch.cat([batch.prompt_ids, batch.answer_ids, noisy], 1)
         positions = torch.cat([clean_positions, answer_positions], 2)
@@ -142,7 +141,10 @@ def prepare(
 
 
 def answer_logits(
-    model: Qwen3VLForConditionalGeneration, objective: ObjectiveConfig, geometry: VisionGeometry | None, inputs: StepInputs
+    model: Qwen3VLForConditionalGeneration,
+    objective: ObjectiveConfig,
+    geometry: VisionGeometry | None,
+    inputs: StepInputs,
 ) -> Tensor:
     """Logits that name `inputs.labels`, (N, K * R, V); shifted by one for `autoregressive`."""
     dtype = model.lm_head.weight.dtype

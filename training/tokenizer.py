@@ -1,8 +1,8 @@
 """A compact tokenizer in Qwen's manner for the nano checkpoint.
 
-Byte-level BPE with Qwen's pre-tokenizer expression (every digit is a token of its own; a number never merges), Qwen-VL's
-special tokens and a mask token that Qwen's own vocabulary lacks. 1,024 entries keep the nano's embedding small; every
-word of the planning prompts is one token.
+Byte-level BPE with Qwen's pre-tokenizer expression (every digit is a token of its own), Qwen-VL's special tokens, and
+a mask token, which Qwen's own vocabulary lacks. At most 1,024 entries keep the nano's embedding small; every word of
+the planning prompts is one token.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 VOCAB_SIZE = 1024
 EOS_TOKEN, PAD_TOKEN, MASK_TOKEN = "<|im_end|>", "<|endoftext|>", "<|mask|>"
 SPECIAL_TOKENS = (
-    PAD_TOKEN, "<|im_start|>", EOS_TOKEN, "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>", MASK_TOKEN,
+    PAD_TOKEN, "<|im_start|>", EOS_TOKEN, "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>",
+    MASK_TOKEN,
 )
 QWEN_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - a changed line break in the prose would change the tokenizer
 """The text the nano tokenizer is trained on: the planning prompts filled with plausible numbers, and driving prose.
 
 The corpus is fixed by this file and a seed, so the same tokenizer comes out everywhere. The prose holds the words that

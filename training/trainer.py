@@ -122,10 +122,10 @@ class StageConfig(Strict):
     out: str
     data: DataConfig
     init: str | None = None
-    shape: NanoShape = NanoShape()
-    objective: ObjectiveConfig = ObjectiveConfig()
-    optimizer: OptimizerConfig = OptimizerConfig()
-    run: RunConfig = RunConfig()
+    shape: NanoShape = field(default_factory=NanoShape)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    run: RunConfig = field(default_factory=RunConfig)
     record: ServingRecord = field(default_factory=ServingRecord)
 
 
@@ -167,7 +167,7 @@ class MasterWeights:
         self.names = [name for name, _ in model.named_parameters()]
         self.master = [parameter.detach().float().clone() for parameter in model.parameters()]
         self.parameters = list(model.parameters())
-        for parameter in self.parameters:  # and not model.to(): rotary frequencies are buffers, and bf16 would bend them
+        for parameter in self.parameters:  # not model.to(): it would round the rotary frequencies, which are buffers
             parameter.data = parameter.data.to(dtype)
         decayed = [w for name, w in zip(self.names, self.master, strict=True) if w.ndim >= 2 and "embed" not in name]
         others = [w for name, w in zip(self.names, self.master, strict=True) if w.ndim < 2 or "embed" in name]

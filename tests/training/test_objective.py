@@ -10,7 +10,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.objective import absorb, autoregressive_loss, block_diffusion_loss, block_times, sample_noise, trained_tokens
+from training.objective import (
+    absorb,
+    autoregressive_loss,
+    block_diffusion_loss,
+    block_times,
+    sample_noise,
+    trained_tokens,
+)
 
 
 @pytest.mark.parametrize("case", range(6))

@@ -47,7 +47,8 @@ def test_logits_equal_the_stock_model_under_the_full_training_mask(small_model, 
         valid = torch.cat([batch.prompt_valid, torch.ones_like(batch.answer_ids, dtype=torch.bool)], 1)
         mask = training_mask(batch.prompt_ids.shape[1], ANSWER, size, num_noisy=2, valid=valid)
         stock = small_model(
-            input_ids=ids, pixel_values=batch.patches.flatten(0, 1), image_grid_thw=torch.tensor([encoded.grid_thw] * 3),
+            input_ids=ids, pixel_values=batch.patches.flatten(0, 1),
+            image_grid_thw=torch.tensor([encoded.grid_thw] * 3),
             position_ids=torch.cat([batch.prompt_positions, answers], 2), attention_mask=mask[:, None], use_cache=False,
         ).logits[:, -2 * ANSWER :]
     torch.testing.assert_close(ours, stock, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,155 @@
+"""A stage that is stopped and resumed ends where an unbroken one ends, and its checkpoints serve."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from training.command import load_stage
+from training.trainer import (
+    STATE_NAME,
+    OptimizerConfig,
+    StageConfig,
+    Trainer,
+    batch_rows,
+    checkpoints,
+    learning_rate,
+)
+from wamdiff2_core.config import parse
+from wamdiff2_core.errors import UserError
+
+SHAPE = {"text_width": 48, "text_layers": 2, "text_heads": 2, "text_mlp": 64, "head_dim": 24, "vision_width": 32,
+         "vision_layers": 2, "vision_heads": 2, "vision_mlp": 48, "deepstack_layers": [0]}
+
+
+def stage(out: Path, data: Path, **changes: Any) -> StageConfig:
+    tree = {
+        "out": str(out),
+        "data": {"train": str(data), "validation": str(data), "answer_tokens": 32},
+        "shape": SHAPE,
+        "objective": {"block_size": 16},
+        "optimizer": {"warmup_steps": 2},
+        "run": {"steps": 6, "batch_size": 2, "compiled": False, "log_every": 1, "validate_every": 3,
+                "checkpoint_every": 3},
+        "record": {"images": {"size_px": [64, 32], "min_pixels": 2048, "max_pixels": 2048}},
+    }
+    return parse(StageConfig, {**tree, **changes}, "test")
+
+
+def test_resumed_stage_ends_with_the_weights_of_an_unbroken_one(picture_set: Path, tmp_path: Path) -> None:
+    whole, broken = stage(tmp_path / "whole", picture_set), stage(tmp_path / "broken", picture_set)
+    Trainer(whole).train()
+
+    first = Trainer(broken)
+    taken = first.loss
+
+    def interrupted(inputs: Any) -> torch.Tensor:
+        if first.step == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return taken(inputs)
+
+    first.loss = interrupted
+    first.train()
+    assert first.step == 4
+    resumed = Trainer(broken)
+    assert resumed.step == 4
+    resumed.train()
+
+    states = [load_file(checkpoints(Path(config.out))[-1] / STATE_NAME) for config in (whole, broken)]
+    assert states[0].keys() == states[1].keys()
+    for name, tensor in states[0].items():
+        assert torch.equal(tensor, states[1][name]), name
+    logs = [[json.loads(line) for line in (Path(c.out) / "log.jsonl").read_text().splitlines()] for c in (whole, broken)]
+    assert [line["step"] for line in logs[1]] == [1, 2, 3, 4, 5, 6]
+    assert [line["loss"] for line in logs[0]] == [line["loss"] for line in logs[1]]
+
+
+def test_checkpoint_is_served_by_the_core(picture_set: Path, tmp_path: Path) -> None:
+    from wamdiff2_core.chat import ChatRequest
+    from wamdiff2_core.conversations import read_rgb
+    from wamdiff2_core.dataset import read_dataset
+    from wamdiff2_core.decode.generator import Generator
+    from wamdiff2_core.model.checkpoint import load_checkpoint
+
+    trainer = Trainer(stage(tmp_path, picture_set))
+    trainer.train()
+    checkpoint = load_checkpoint(checkpoints(tmp_path)[-1])
+    assert checkpoint.record is not None
+    assert checkpoint.record.block_sizes == (16,)
+    assert checkpoint.record.mask_token_id == checkpoint.tokenizer.mask_token_id
+    sample = read_dataset(picture_set)[0]
+    request = checkpoint.chat.encode(ChatRequest(sample.prompt, (read_rgb(sample.images[0]),)))
+    (answer,) = Generator(checkpoint).generate([request], checkpoint.record.decode)
+    assert len(answer.raw_ids) == 128
+
+
+def test_training_lowers_the_loss(text_set: Path, tmp_path: Path) -> None:
+    run = {"steps": 40, "batch_size": 3, "compiled": False, "log_every": 10, "checkpoint_every": 40}
+    config = stage(tmp_path, text_set, objective={"kind": "autoregressive"}, optimizer={"lr": 3e-3, "warmup_steps": 5},
+                   run=run)
+    trainer = Trainer(config)
+    before = trainer.validation_loss()
+    trainer.train()
+    assert trainer.validation_loss() < 0.5 * before
+
+
+def test_a_block_stage_starts_from_the_weights_of_the_autoregressive_stage(text_set: Path, tmp_path: Path) -> None:
+    run = {"steps": 1, "batch_size": 2, "compiled": False, "dtype": "float32"}
+    Trainer(stage(tmp_path / "ar", text_set, objective={"kind": "autoregressive"}, run=run)).train()
+    saved = load_file(checkpoints(tmp_path / "ar")[-1] / "model.safetensors")
+    block = Trainer(stage(tmp_path / "b4", text_set, objective={"block_size": 4}, init=str(tmp_path / "ar"), run=run))
+    for name, weight in block.model.named_parameters():
+        assert torch.equal(weight, saved[name]), name
+    assert block.record.label_alignment == "aligned"
+    assert block.record.block_sizes == (4,)
+
+
+def test_rotary_frequencies_keep_fp32_when_weights_are_bf16(text_set: Path, tmp_path: Path) -> None:
+    trainer = Trainer(stage(tmp_path, text_set))
+    assert trainer.model.lm_head.weight.dtype == torch.bfloat16
+    assert trainer.model.model.language_model.rotary_emb.inv_freq.dtype == torch.float32
+
+
+def test_every_epoch_sees_each_row_once_and_in_another_order() -> None:
+    rows = torch.cat([batch_rows(step, size=10, batch=4, seed=3) for step in range(5)])
+    assert sorted(rows[:10].tolist()) == list(range(10))
+    assert sorted(rows[10:].tolist()) == list(range(10))
+    assert rows[:10].tolist() != rows[10:].tolist()
+    assert len(batch_rows(0, size=3, batch=8, seed=0)) == 8
+
+
+def test_rate_rises_to_the_peak_and_falls_to_the_floor() -> None:
+    config = OptimizerConfig(lr=1.0, min_lr_share=0.1, warmup_steps=10)
+    rates = [learning_rate(step, config, 1000) for step in range(1001)]
+    assert rates[0] == pytest.approx(0.1)
+    assert max(rates) == pytest.approx(1.0, abs=1e-3)
+    assert rates[-1] == pytest.approx(0.1)
+    assert all(later <= earlier for earlier, later in zip(rates[10:], rates[11:], strict=False))
+
+
+def test_overrides_beat_the_file_and_unknown_keys_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "stage.yaml"
+    file.write_text("out: a\ndata: {train: x.jsonl}\nrun: {steps: 5}\n")
+    config = load_stage(file, ["--run.steps", "7", "--out=b"])
+    assert (config.run.steps, config.out) == (7, "b")
+    with pytest.raises(UserError, match=r"run\.stepz"):
+        load_stage(file, ["--run.stepz", "7"])
+    with pytest.raises(UserError, match="--section"):
+        load_stage(file, ["run.steps=7"])
+    with pytest.raises(UserError, match="no such file"):
+        load_stage(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize("name", ["nano_ar", "nano_b4", "nano_b8", "nano_b16", "nano_b32"])
+def test_shipped_stage_files_are_valid(name: str) -> None:
+    folder = Path(__file__).resolve().parents[2] / "training" / "configs"
+    config = load_stage(folder / f"{name}.yaml")
+    assert config.record.planning is not None
+    assert config.record.planning.decimals == 1
