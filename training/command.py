@@ -94,3 +94,25 @@ def _dotlist(arguments: list[str]) -> list[str]:
                 raise UserError(argument, "a value after it", "nothing")
         pairs.append(f"{key}={value}")
     return pairs
+
+
+def evaluate(
+    checkpoint: Annotated[Path, typer.Argument(help="Checkpoint folder that plans.")],
+    data: Annotated[Path, typer.Argument(help="Conversation file with the expert's answers.")],
+    limit: Annotated[int, typer.Option(min=0, help="First samples only; 0 for all.")] = 0,
+    threshold: Annotated[float | None, typer.Option(help="Confidence threshold instead of the record's.")] = None,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 1,
+) -> None:
+    """Open-loop evaluation: distance of planned waypoints from the expert's, as JSON.
+
+    With images, every sample is decoded once more with the image of another sample; equal figures mean that the images
+    are not used.
+    """
+    import json
+
+    import torch
+
+    from training.evaluate import evaluate_checkpoint
+
+    torch.set_num_threads(threads)
+    typer.echo(json.dumps(evaluate_checkpoint(checkpoint, data, limit=limit, threshold=threshold), indent=1))

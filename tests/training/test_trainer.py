@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,8 @@ def test_resumed_stage_ends_with_the_weights_of_an_unbroken_one(picture_set: Pat
     assert states[0].keys() == states[1].keys()
     for name, tensor in states[0].items():
         assert torch.equal(tensor, states[1][name]), name
-    logs = [[json.loads(line) for line in (Path(c.out) / "log.jsonl").read_text().splitlines()] for c in (whole, broken)]
+    texts = [(Path(config.out) / "log.jsonl").read_text() for config in (whole, broken)]
+    logs = [[json.loads(line) for line in text.splitlines()] for text in texts]
     assert [line["step"] for line in logs[1]] == [1, 2, 3, 4, 5, 6]
     assert [line["loss"] for line in logs[0]] == [line["loss"] for line in logs[1]]
 
@@ -131,7 +133,7 @@ def test_rate_rises_to_the_peak_and_falls_to_the_floor() -> None:
     assert rates[0] == pytest.approx(0.1)
     assert max(rates) == pytest.approx(1.0, abs=1e-3)
     assert rates[-1] == pytest.approx(0.1)
-    assert all(later <= earlier for earlier, later in zip(rates[10:], rates[11:], strict=False))
+    assert all(later <= earlier for earlier, later in pairwise(rates[10:]))
 
 
 def test_overrides_beat_the_file_and_unknown_keys_are_named(tmp_path: Path) -> None:
