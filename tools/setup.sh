@@ -12,7 +12,8 @@ if [ -n "${_ROS_WHEELS_BOOTSTRAP_COMPLETE:-}" ]; then
   unset _ROS_WHEELS_BOOTSTRAP_COMPLETE LD_LIBRARY_PATH
 fi
 unset PYTHONPATH PYTHONHOME
-export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+# Compiling every module of torch and transformers at install takes longer than compiling the used ones when imported.
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_COMPILE=1
 
 say() { printf '\033[1msetup\033[0m %s\n' "$*" >&2; }
 
@@ -96,7 +97,7 @@ main_environment() {
     rm -f $venv/.package
     echo "$wanted" >$venv/.dependencies
   fi
-  wanted=$(hash_of pyproject.toml setup.py CMakeLists.txt package.xml msg/* $(find srv -type f))
+  wanted=$(hash_of pyproject.toml setup.py CMakeLists.txt package.xml $(find msg srv -type f 2>/dev/null | sort))
   if [ "$(cat $venv/.package 2>/dev/null)" != "$wanted" ]; then
     step "package and messages" env WAMDIFF2_ROS=1 $venv/bin/pip install --no-build-isolation --no-deps -e .
     step "messages import" $venv/bin/python -c 'from wamdiff2.msg import Plan'

@@ -140,12 +140,10 @@ def checked_record(model: Path) -> ServingRecord | None:
     Raises:
         UserError: it is no checkpoint folder, has no tokenizer, or its record is malformed.
     """
-    if not model.is_dir():
-        got = "a file" if model.exists() else "no such folder"
-        raise UserError("model_id", "a checkpoint folder", f"{model} ({got})", "nothing is downloaded at run time")
-    if not (model / "config.json").is_file():
-        raise UserError("model_id", "a checkpoint folder with config.json", str(model))
-    if not any((model / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "vocab.json")):
+    from wamdiff2_core.model.checkpoint import TOKENIZER_FILES, read_model_config
+
+    read_model_config(model)
+    if not any((model / name).exists() for name in TOKENIZER_FILES):
         raise UserError(
             "model_id",
             "a checkpoint folder with a tokenizer (tokenizer.json)",

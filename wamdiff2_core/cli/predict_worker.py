@@ -10,6 +10,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,11 +80,15 @@ class Answerer:
         from wamdiff2_core.decode import Generator
         from wamdiff2_core.model.checkpoint import load_checkpoint
 
-        dtype = None if request.dtype == "auto" else request.dtype
         self._request = request
-        self._checkpoint: Checkpoint = load_checkpoint(request.model, device=device, dtype=dtype)
+        self._checkpoint: Checkpoint = load_checkpoint(
+            request.model,
+            device=device,
+            dtype=None if request.dtype == "auto" else request.dtype,
+            images=None if request.images_fixed else request.images,
+        )
         self._generator = Generator(self._checkpoint)
-        self._codecs: dict[ImagePolicy, ChatCodec] = {}
+        self._codecs: dict[ImagePolicy, ChatCodec] = {request.images: self._checkpoint.chat}
 
     def answer(self, index: int, data: object) -> dict[str, Any]:
         """Row of the output for one sample; a fault of the sample is told in its `error`."""
@@ -108,7 +113,6 @@ class Answerer:
 
     def _codec(self, sample: Conversation) -> ChatCodec:
         """Codec with the image limits that this sample asks for."""
-        from wamdiff2_core.chat import ChatCodec
         from wamdiff2_core.images import make_image_processor
 
         default = self._request.images
@@ -122,12 +126,13 @@ class Answerer:
                 f"min_pixels, max_pixels: expected the checkpoint's ({default.min_pixels}, {default.max_pixels}), "
                 f"got ({policy.min_pixels}, {policy.max_pixels})"
             )
-        checkpoint = self._checkpoint
         if policy not in self._codecs:
-            processor = make_image_processor(policy, checkpoint.model.config.vision_config, checkpoint.folder)
-            self._codecs[policy] = ChatCodec(
-                checkpoint.tokenizer, processor, policy, checkpoint.model.config.image_token_id, checkpoint.eos_token_id
+            codec = copy(self._checkpoint.chat)
+            codec.images = policy
+            codec.image_processor = make_image_processor(
+                policy, self._checkpoint.model.config.vision_config, self._checkpoint.folder
             )
+            self._codecs[policy] = codec
         return self._codecs[policy]
 
 
