@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, TypeVar
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, ClassVar, Literal, TypeVar, get_args, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -191,8 +191,22 @@ def parse(cls: type[T], data: Mapping[str, Any], source: str) -> T:
         first = error.errors()[0]
         cause = first.get("ctx", {}).get("error")
         if isinstance(cause, UserError):
-            raise UserError(f"{source}: {cause.field}", cause.expected, cause.got, cause.fix) from None
-        path = ".".join(str(part) for part in first["loc"])
-        known = [f.name for f in fields(cls)]  # type: ignore[arg-type]
-        fix = did_you_mean(str(first["loc"][-1]), known) if first["type"] == "unexpected_keyword_argument" else ""
-        raise UserError(f"{source}: {path}", first["msg"].lower(), first.get("input"), fix) from None
+            where = ".".join([*map(str, first["loc"]), cause.field])
+            raise UserError(f"{source}: {where}", cause.expected, cause.got, cause.fix) from None
+        where = f"{source}: {'.'.join(map(str, first['loc']))}"
+        if first["type"] == "unexpected_keyword_argument":
+            key = str(first["loc"][-1])
+            known = [field.name for field in fields(_class_at(cls, first["loc"][:-1]))]
+            raise UserError(where, "a known key", key, did_you_mean(key, known)) from None
+        if first["type"] == "missing":
+            raise UserError(where, "a value", "nothing") from None
+        raise UserError(where, first["msg"].removeprefix("Input should be "), first.get("input")) from None
+
+
+def _class_at(cls: Any, path: tuple[int | str, ...]) -> Any:
+    """The dataclass that stands at a path of keys and indices inside `cls`."""
+    for step in path:
+        inner = cls if isinstance(step, int) else get_type_hints(cls)[step]
+        choices = get_args(inner) or (inner,)
+        cls = next((choice for choice in choices if is_dataclass(choice)), inner)
+    return cls

@@ -6,6 +6,8 @@ were trained on (paper appendix A.4; the `navsim_upstream` form is the authors' 
 
 from __future__ import annotations
 
+import numpy as np
+
 from wamdiff2_core.config import PlanningTask
 from wamdiff2_core.frames import flip_y
 from wamdiff2_core.types import NavCommand, Observation
@@ -65,7 +67,7 @@ def planning_prompt(observation: Observation, task: PlanningTask) -> str:
     def text(*values: float) -> list[str]:
         return [format_number(float(v), task.input_decimals) for v in values]
 
-    def oriented(vectors):  # type: ignore[no-untyped-def]
+    def oriented(vectors: np.ndarray) -> np.ndarray:
         return flip_y(vectors) if task.y_axis == "right" else vectors
 
     navigation, ego = observation.navigation, observation.ego

@@ -173,7 +173,7 @@ def image_policy(record: ServingRecord | None, min_pixels: int | None, max_pixel
         UserError: limits out of range, or other than the record's.
     """
     policy = record.images if record else ImagePolicy()
-    given = {k: v for k, v in (("min_pixels", min_pixels), ("max_pixels", max_pixels)) if v is not None}
+    given: dict[str, Any] = {k: v for k, v in (("min_pixels", min_pixels), ("max_pixels", max_pixels)) if v is not None}
     for field, value in given.items():
         stored = getattr(policy, field)
         if record and value != stored:
