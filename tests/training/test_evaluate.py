@@ -7,12 +7,13 @@ import pytest
 
 from training.evaluate import Answered, _measure, summary
 from wamdiff2_core.config import PlanningTask
-from wamdiff2_core.dataset import Sample, Turn
+from wamdiff2_core.conversations import Conversation, Turn
+from wamdiff2_core.dataset import Sample
 from wamdiff2_core.decode.generator import Generation
 from wamdiff2_core.types import DecodeStats
 
 TASK = PlanningTask(waypoints=2, decimals=1)
-SAMPLE = Sample("a", (Turn("user", "?"), Turn("assistant", "1.0,0.0,2.0,0.0")), extra={"command": "LEFT"})
+SAMPLE = Sample(Conversation((Turn("human", "?"), Turn("gpt", "1.0,0.0,2.0,0.0"))), extra={"command": "LEFT"})
 
 
 def generation(text: str) -> Generation:
