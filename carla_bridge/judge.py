@@ -54,6 +54,7 @@ class RouteJudge:
         self._limits = limits
         self._time_limit_s = length_m / limits.slowest_mean_mps + limits.spare_s
         self._last_s = 0.0
+        self._last_mps = 0.0  # a contact is reported when it has stopped the vehicle already
         self._standing_since_s: float | None = None
         self._lost_since_s: float | None = None
         self._lost_index = 0
@@ -98,8 +99,9 @@ class RouteJudge:
         self._last_s = t_s
 
         static = self._watch_contacts(t_s, ego, contacts)
+        impact_mps, self._last_mps = self._last_mps, ego.speed_mps
         if static:
-            return Verdict(Outcome.COLLISION, f"hit {static} at {ego.speed_mps:.1f} m/s after {t_s:.1f} s")
+            return Verdict(Outcome.COLLISION, f"hit {static} at {impact_mps:.1f} m/s after {t_s:.1f} s")
         if completed:
             return Verdict(Outcome.COMPLETED, f"reached the goal after {t_s:.1f} s")
         if deviation_m > c.max_deviation_m:
@@ -143,7 +145,7 @@ class RouteJudge:
         static = ""
         for kind in contacts:
             if t_s - self._last_contact_s.get(kind, float("-inf")) > self._limits.same_contact_s:
-                self._add("collision", t_s, ego, f"with {kind} at {ego.speed_mps:.1f} m/s")
+                self._add("collision", t_s, ego, f"with {kind} at {self._last_mps:.1f} m/s")
             self._last_contact_s[kind] = t_s
             if not kind.startswith(("vehicle.", "walker.")):
                 static = kind

@@ -99,16 +99,19 @@ class PlannerWatch:
 
     def __init__(self, link: PlannerLink, patience: Patience, expects_plans: bool) -> None:
         self._link, self._patience, self._expects = link, patience, expects_plans
-        self._heard = link.heard()
+        self._heard_at_loss = 0
         self.lost = False
 
     def ask(self, stamp_ns: int) -> Answer | None:
         """The answer to the frame just sent; None without a planner, or when it did not come."""
         if not self._expects:
             return None
-        self.lost = self.lost and self._link.heard() == self._heard
-        answer = self._link.wait(stamp_ns, self._patience.lost_wait_s if self.lost else self._patience.wait_s)
-        self._heard, self.lost = self._link.heard(), answer is None
+        # A plan for an older frame is of no use, but tells that the planner lives.
+        given_up = self.lost and self._link.heard() == self._heard_at_loss
+        answer = self._link.wait(stamp_ns, self._patience.lost_wait_s if given_up else self._patience.wait_s)
+        if answer is None and not given_up:
+            self._heard_at_loss = self._link.heard()
+        self.lost = answer is None
         return answer
 
     def describe(self) -> str:
@@ -291,7 +294,7 @@ class RouteRun:
             outcome=verdict.outcome, reason=verdict.reason,
             completion_pct=100.0 if verdict.outcome is Outcome.COMPLETED else round(100.0 * self._completion(), 2),
             length_m=round(self._setup.route.length_m, 2), driven_m=round(self._driven_m, 2),
-            duration_s=ticks[-1].t_ns * 1e-9 if ticks else 0.0, wall_s=round(time.monotonic() - self._began, 2),
+            duration_s=round(ticks[-1].t_ns * 1e-9, 3) if ticks else 0.0, wall_s=round(time.monotonic() - self._began, 2),
             max_deviation_m=round(self._judge.max_deviation_m, 3), off_lane_s=round(self._judge.off_lane_s, 2),
             frames_sent=len(plans), plans=len(received), plans_unreadable=sum(not record.ok for record in received),
             plans_missing=sum(not record.received for record in plans) if expects else 0,

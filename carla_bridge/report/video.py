@@ -63,6 +63,7 @@ class _RouteFilm:
         ticks = read_ticks(self._folder)
         self._t_s = np.array([tick.t_ns for tick in ticks]) * 1e-9
         self._speed_mps = np.array([tick.speed_mps for tick in ticks])
+        self._top_mps = max(10.0, float(self._speed_mps.max(initial=0.0)) * 1.1)
         self._progress_m = np.array([tick.progress_m for tick in ticks])
         self._driven = np.array([[tick.x_m, tick.y_m] for tick in ticks]).reshape(-1, 2)
         self._map = _MapPane(load_lanes(folder, route.town), np.array(read_shape(self._folder).xy_m), route.length_m,
@@ -98,9 +99,8 @@ class _RouteFilm:
         cv2.rectangle(canvas, (left - 6, top - 6), (right + 6, bottom + 6), CARD, -1)
         if until < 2:
             return
-        high = max(10.0, float(self._speed_mps.max()) * 1.1)
         x = left + self._t_s[:until] / max(1e-6, float(self._t_s[-1])) * (right - left)
-        y = bottom - np.clip(self._speed_mps[:until], 0, None) / high * (bottom - top)
+        y = bottom - np.clip(self._speed_mps[:until], 0, None) / self._top_mps * (bottom - top)
         line = np.int32(np.stack([x, y], axis=1) * 16)
         cv2.polylines(canvas, [line], False, TEAL, 2, cv2.LINE_AA, shift=4)
         cv2.circle(canvas, tuple(int(v) for v in line[-1]), 4 * 16, INK, -1, cv2.LINE_AA, shift=4)
@@ -111,7 +111,7 @@ class _RouteFilm:
         route, results = self._route, self._results
         progress = float(self._progress_m[max(0, until - 1)]) if len(self._progress_m) else 0.0
         draw.text((18, 332), f"{plan.speed_mps:.1f}", INK, self._large)
-        draw.text((96, 348), "m/s", SOFT, self._middle)
+        draw.text((24 + draw.textlength(f"{plan.speed_mps:.1f}", self._large), 348), "m/s", SOFT, self._middle)
         draw.text((18, 378), plan.command.replace("_", " ").lower(), AMBER, self._middle)
         state = f"plan in {plan.wall_ms:.0f} ms" if plan.received else plan.message
         draw.text((18, 404), state if plan.ok or not plan.received else f"unreadable: {plan.message}"[:34],
@@ -123,7 +123,8 @@ class _RouteFilm:
         share = min(1.0, progress / route.length_m)
         done = f"{plan.t_ns * 1e-9:.1f} s   {100 * share:.0f} % of {route.length_m:.0f} m"
         draw.text((226, 352), done, SOFT, self._small)
-        draw.text((566, 352), "speed", SOFT, self._small)
+        draw.text((556, 352), "speed, m/s", SOFT, self._small)
+        draw.text((606, 374), f"{self._top_mps:.0f}", SOFT, self._small)
         draw.rectangle((0, VIEW_PX[1], VIEW_PX[0], VIEW_PX[1] + 3), EDGE)
         draw.rectangle((0, VIEW_PX[1], VIEW_PX[0] * share, VIEW_PX[1] + 3), TEAL)
         _label(draw, (VIEW_PX[0] + 8, SIDE_PX + 6), "what the planner sees", self._small)

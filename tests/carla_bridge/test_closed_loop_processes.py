@@ -1,0 +1,102 @@
+"""Children do not outlive the drive."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from carla_bridge.processes import ManagedProcess, child_environment, free_ports, wait_for_port
+from wamdiff2_core.errors import InfrastructureError
+
+STUBBORN = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGINT, signal.SIG_IGN); signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+print(child.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def gone(pid: int, within_s: float = 5.0) -> bool:
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def first_line(path: Path, within_s: float = 20.0) -> str:
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        text = path.read_text()
+        if "\n" in text:
+            return text.splitlines()[0]
+        time.sleep(0.05)
+    raise AssertionError(f"nothing in {path}")
+
+
+def test_child_that_ignores_signals_is_killed_with_its_own_children(tmp_path):
+    process = ManagedProcess("stubborn", [sys.executable, "-c", STUBBORN], tmp_path / "log")
+    grandchild = int(first_line(tmp_path / "log"))
+    process.stop(patience_s=0.2)
+    assert process.returncode == -signal.SIGKILL
+    assert process.describe_end() == "stubborn was ended by SIGKILL"
+    assert gone(grandchild)
+    process.stop()  # a second time is harmless
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the Linux kernel")
+def test_child_dies_when_its_parent_is_killed_with_sigkill(tmp_path):
+    parent = subprocess.Popen([sys.executable, "-c", f"""
+import sys, time
+from pathlib import Path
+from carla_bridge.processes import ManagedProcess
+child = ManagedProcess("c", [sys.executable, "-c", "import time; time.sleep(60)"], Path({str(tmp_path / "log")!r}))
+print(child.pid, flush=True)
+time.sleep(60)
+"""], stdout=subprocess.PIPE, text=True, env=child_environment())
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    assert gone(child)
+
+
+def test_children_get_no_trace_of_the_ros_wheels_restart(monkeypatch):
+    inside, outside = os.path.join(sys.prefix, "lib"), "/opt/colcon/lib"
+    monkeypatch.setenv("_ROS_WHEELS_BOOTSTRAP_COMPLETE", "1")
+    monkeypatch.setenv("LD_LIBRARY_PATH", os.pathsep.join([inside, outside]))
+    environment = child_environment({"EXTRA": "1"})
+    assert "_ROS_WHEELS_BOOTSTRAP_COMPLETE" not in environment
+    assert environment["LD_LIBRARY_PATH"] == outside
+    assert environment["EXTRA"] == "1"
+
+
+def test_free_ports_can_all_be_bound():
+    first = free_ports(3)
+    sockets = [socket.socket() for _ in range(3)]
+    try:
+        for offset, probe in enumerate(sockets):
+            probe.bind(("127.0.0.1", first + offset))
+    finally:
+        for probe in sockets:
+            probe.close()
+
+
+def test_waiting_for_the_port_of_a_process_that_ended_fails_at_once():
+    started = time.monotonic()
+    with pytest.raises(InfrastructureError, match="ended"):
+        wait_for_port(free_ports(1), lambda: False, 30.0)
+    assert time.monotonic() - started < 5.0

@@ -1,0 +1,189 @@
+"""The drive loop: who sees what, when plans act, what happens without them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from carla_bridge.judge import RouteJudge, RouteLimits
+from carla_bridge.latency import LatencyMode
+from carla_bridge.recorder import RouteRecorder
+from carla_bridge.results import Outcome, read_plans, read_ticks
+from carla_bridge.route_run import Patience, RouteRun, RouteSetup
+from tests.carla_bridge.drive_doubles import TICK_NS, FakeLink, FakeWorld, straight_plan, straight_route, unreadable_plan
+from wamdiff2_core.config import TargetRule
+from wamdiff2_core.control.controller import Controller
+from wamdiff2_core.types import EgoState, Pose2D
+
+RULE = TargetRule("arc_length", (10.0, 20.0))
+MS = 1_000_000
+
+
+def drive(tmp_path, link, world=None, **setup):
+    route = setup.pop("route", straight_route())
+    world = world or FakeWorld()
+    with RouteRecorder(tmp_path, route) as recorder:
+        result = RouteRun(RouteSetup(route, RULE, **setup), world, link, Controller(), recorder).drive()
+    return result, read_ticks(tmp_path), read_plans(tmp_path)
+
+
+def promptly(wall_ms=20):
+    return FakeLink(lambda stamp_ns: (straight_plan(stamp_ns), wall_ms * MS))
+
+
+def test_straight_plans_complete_a_straight_route(tmp_path):
+    result, ticks, plans = drive(tmp_path, promptly())
+    assert result.outcome is Outcome.COMPLETED
+    assert result.completion_pct == 100.0
+    assert (result.plans, result.plans_missing, result.plans_unreadable) == (result.frames_sent, 0, 0)
+    assert result.driven_m == pytest.approx(60.0, abs=1.5)
+    assert result.latency_ms == {"p50": 20.0, "p95": 20.0, "max": 20.0}
+    assert result.decode["forwards"] == 4.0
+    assert np.diff([tick.t_ns for tick in ticks]).tolist() == [TICK_NS] * (len(ticks) - 1)
+    assert np.diff([plan.t_ns for plan in plans]).tolist() == [5 * TICK_NS] * (len(plans) - 1)
+    assert {path.name for path in (tmp_path / "frames").iterdir()} == {plan.image for plan in plans}
+
+
+def test_lockstep_uses_the_plan_of_a_frame_on_that_very_tick(tmp_path):
+    _, ticks, plans = drive(tmp_path, promptly(wall_ms=3000))
+    stamps = {plan.t_ns for plan in plans}
+    assert all(tick.plan_t_ns == max(s for s in stamps if s <= tick.t_ns) for tick in ticks)
+
+
+@pytest.mark.parametrize(("mode", "wall_ms", "delay_ms"), [("measured", 180, 180), ("300", 20, 300), ("0", 500, 0)])
+def test_no_plan_acts_before_its_delay_and_frames_due_meanwhile_are_not_sent(tmp_path, mode, wall_ms, delay_ms):
+    result, ticks, plans = drive(tmp_path, promptly(wall_ms), latency=LatencyMode.parse(mode))
+    assert result.outcome is Outcome.COMPLETED
+    acted = [tick for tick in ticks if tick.plan_t_ns >= 0]
+    assert all(tick.t_ns - tick.plan_t_ns >= delay_ms * MS for tick in acted)
+    first = {stamp: min(t.t_ns for t in acted if t.plan_t_ns == stamp) - stamp for stamp in {t.plan_t_ns for t in acted}}
+    assert all(delay <= delay_ms * MS + TICK_NS for delay in first.values())
+    gaps = np.diff([plan.t_ns for plan in plans])
+    assert gaps.min() >= max(delay_ms * MS, 5 * TICK_NS)
+    assert all(plan.acts_after_ms == delay_ms for plan in plans)
+
+
+def test_before_the_first_plan_acts_the_vehicle_brakes(tmp_path):
+    world = FakeWorld(speed_mps=0.0)
+    _, ticks, _ = drive(tmp_path, promptly(), world, latency=LatencyMode.parse("400"))
+    waiting = [tick for tick in ticks if tick.plan_t_ns < 0]
+    assert len(waiting) == 8
+    assert all(tick.accel_cmd_mps2 < 0 for tick in waiting)
+
+
+def test_lost_planner_is_waited_for_once_then_the_vehicle_brakes_at_once_and_the_route_says_why(tmp_path):
+    link = FakeLink(lambda stamp_ns: (straight_plan(stamp_ns), MS) if stamp_ns < 8 * 10**9 else None)
+    result, ticks, plans = drive(tmp_path, link, patience=Patience(5.0, 0.05), route=straight_route(300.0))
+    assert result.outcome is Outcome.PLANNER_LOST
+    assert "no plan within 5 s" in result.reason
+    assert "SIGKILL" in result.reason
+    assert [limit for _, limit in link.waits if limit == 5.0] == [5.0] * (result.plans + 1)
+    assert {limit for _, limit in link.waits[result.plans + 1 :]} == {0.05}
+    lost_ns = next(plan.t_ns for plan in plans if not plan.received)
+    after = [tick for tick in ticks if tick.t_ns >= lost_ns]
+    assert after[0].speed_mps > 5.5
+    assert all(tick.accel_cmd_mps2 < 0 and tick.plan_t_ns == -1 for tick in after)
+    assert next(tick.t_ns for tick in after if tick.speed_mps < 0.1) - lost_ns < 3 * 10**9
+    assert [item.kind for item in result.infractions] == ["planner lost"]
+
+
+def test_planner_that_comes_back_is_trusted_again(tmp_path):
+    def answer(stamp_ns):
+        return None if 4 * 10**9 < stamp_ns < 5 * 10**9 else (straight_plan(stamp_ns), MS)
+
+    result, ticks, _ = drive(tmp_path, FakeLink(answer))
+    assert result.outcome is Outcome.COMPLETED
+    assert result.plans_missing == 3
+    assert [item.kind for item in result.infractions] == ["planner lost"]
+    assert min(tick.accel_cmd_mps2 for tick in ticks) < -5.0
+
+
+def test_late_plan_of_an_old_frame_restores_the_full_wait(tmp_path):
+    silent_from, late_at = 2 * 10**9, 2 * 10**9 + 4 * 250 * MS
+
+    def answer(stamp_ns):
+        link.late += stamp_ns == late_at
+        return (straight_plan(stamp_ns), MS) if stamp_ns < silent_from else None
+
+    link = FakeLink(answer)
+    drive(tmp_path, link, patience=Patience(5.0, 0.05), limits=RouteLimits(lost_standing_s=2.0))
+    waits = dict(link.waits)
+    full = [stamp_ns for stamp_ns, limit in waits.items() if limit == 5.0 and stamp_ns >= silent_from]
+    assert full == [silent_from, late_at + 250 * MS]
+
+
+def test_unreadable_answer_leaves_the_last_good_plan_in_force_until_it_is_stale(tmp_path):
+    def answer(stamp_ns):
+        return (straight_plan(stamp_ns) if stamp_ns < 4 * 10**9 else unreadable_plan(stamp_ns)), MS
+
+    result, ticks, plans = drive(tmp_path, FakeLink(answer), route=straight_route(300.0))
+    good = [plan for plan in plans if plan.ok]
+    bad_ns = next(plan.t_ns for plan in plans if not plan.ok)
+    soon = [tick for tick in ticks if bad_ns <= tick.t_ns < bad_ns + 5 * 10**8]
+    late = [tick for tick in ticks if tick.t_ns > good[-1].t_ns + 11 * 10**8]
+    assert all(tick.plan_t_ns == good[-1].t_ns and tick.accel_cmd_mps2 > -1 for tick in soon)
+    assert all(tick.accel_cmd_mps2 <= -3 for tick in late)
+    assert result.plans_unreadable == len(plans) - len(good) > 0
+    assert result.outcome is Outcome.BLOCKED
+    assert "s old" in result.reason
+
+
+def test_without_a_planner_nobody_is_waited_for_and_the_route_is_blocked(tmp_path):
+    link = FakeLink(lambda stamp_ns: pytest.fail("asked for a plan"))
+    result, ticks, _ = drive(tmp_path, link, expects_plans=False)
+    assert result.outcome is Outcome.BLOCKED
+    assert link.sent
+    assert result.plans_missing == 0
+    assert ticks[-1].t_ns == pytest.approx(20 * 10**9, abs=2 * TICK_NS)
+
+
+def test_static_collision_ends_the_route_and_names_speed_and_object(tmp_path):
+    result, _, _ = drive(tmp_path, promptly(), FakeWorld(wall_x_m=30.0))
+    assert result.outcome is Outcome.COLLISION
+    assert "static.building at 6." in result.reason or "static.building at 5." in result.reason
+    assert [item.kind for item in result.infractions] == ["collision"]
+    assert result.completion_pct == pytest.approx(50.0, abs=1.0)
+
+
+def test_target_points_are_those_of_the_route_seen_from_the_vehicle(tmp_path):
+    _, _, plans = drive(tmp_path, promptly(), FakeWorld(y_m=0.5))
+    assert plans[0].targets_m[0] == pytest.approx([10.0, -0.5], abs=1e-6)
+    assert plans[0].targets_m[1] == pytest.approx([20.0, -0.5], abs=1e-6)
+
+
+def ego_at(x_m, y_m, speed_mps=5.0):
+    return EgoState(np.array([speed_mps, 0.0]), map_from_base=Pose2D(x_m, y_m, 0.0))
+
+
+def test_judge_ends_routes_off_the_route_and_out_of_time():
+    judge = RouteJudge(100.0)
+    assert judge.update(0.0, ego_at(0, 0), 29.9, False, (), "") is None
+    assert judge.update(0.1, ego_at(0, 0), 30.1, False, (), "").outcome is Outcome.OFF_ROUTE
+    judge = RouteJudge(100.0)
+    assert judge.update(109.9, ego_at(0, 0), 0.0, False, (), "") is None
+    assert judge.update(110.1, ego_at(0, 0), 0.0, False, (), "").outcome is Outcome.TIMEOUT
+
+
+def test_leaving_the_lane_is_one_infraction_each_time_with_its_width_and_duration():
+    judge = RouteJudge(100.0)
+    deviations = [0.0, 1.8, 2.4, 1.9, 1.0, 1.0, 2.0, 0.0]
+    for i, deviation in enumerate(deviations):
+        assert judge.update(0.5 * i, ego_at(i, deviation), deviation, False, (), "") is None
+    assert [(item.kind, item.t_s) for item in judge.infractions] == [("off lane", 0.5), ("off lane", 3.0)]
+    assert judge.infractions[0].detail == "up to 2.40 m from the lane's middle for 1.00 s"
+    assert judge.off_lane_s == pytest.approx(2.0)
+    assert judge.max_deviation_m == 2.4
+
+
+def test_repeated_contacts_with_one_kind_are_one_collision_and_vehicles_do_not_end_the_route():
+    judge = RouteJudge(100.0)
+    for t_s in (1.0, 1.05, 1.1, 9.0):
+        assert judge.update(t_s, ego_at(0, 0), 0.0, False, ("vehicle.audi.tt",), "") is None
+    assert [item.t_s for item in judge.infractions] == [1.0, 9.0]
+
+
+def test_standing_must_be_unbroken_to_block_a_route():
+    judge = RouteJudge(1000.0)
+    for t_s in np.arange(0.0, 45.0, 0.5):
+        speed = 0.5 if t_s % 19.0 == 0.0 else 0.0
+        assert judge.update(float(t_s), ego_at(0, 0, speed), 0.0, False, (), "no plan") is None
