@@ -14,7 +14,7 @@ from wamdiff2_core.frames import flip_y
 from wamdiff2_core.prompts import format_number
 from wamdiff2_core.types import Waypoints
 
-_NUMBER = re.compile(r"-?\d+(\.\d+)?")
+_NUMBER = re.compile(r"-?[0-9]{1,6}(\.[0-9]{1,6})?")  # bounded, so that no answer overflows a float
 
 
 class WaypointTextError(ValueError):

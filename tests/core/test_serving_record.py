@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wamdiff2_core.config import CameraSpec, DecodeConfig, ImagePolicy, PlanningTask, TargetRule
+from wamdiff2_core.errors import UserError
+from wamdiff2_core.serving_record import RECORD_NAME, ServingRecord
+
+NANO = ServingRecord(
+    block_sizes=(4, 32),
+    mask_token_id=5,
+    eos_token_id=2,
+    decode=DecodeConfig(block_size=32, max_new_tokens=64),
+    planning=PlanningTask(decimals=1, input_decimals=1, target_rule=TargetRule("arc_length", (10.0, 20.0))),
+    images=ImagePolicy((256, 128), 32768, 32768),
+    rig=(CameraSpec(), CameraSpec(name="rear", yaw_deg=180.0)),
+    notes="ä line\nand another",
+)
+
+records = st.builds(
+    ServingRecord,
+    label_alignment=st.sampled_from(["shifted", "aligned"]),
+    block_sizes=st.lists(st.integers(1, 64), min_size=1, max_size=4).map(tuple),
+    mask_kind=st.sampled_from(["strict", "upstream"]),
+    mask_token_id=st.integers(0, 2**18),
+    decode=st.builds(DecodeConfig, block_size=st.integers(1, 64), temperature=st.floats(0, 2), seed=st.integers(0, 9)),
+    planning=st.none() | st.builds(PlanningTask, dt_s=st.floats(0.1, 1), y_axis=st.sampled_from(["left", "right"])),
+    images=st.builds(ImagePolicy, size_px=st.none() | st.tuples(st.integers(1, 99), st.integers(1, 99))),
+    rig=st.lists(st.builds(CameraSpec, name=st.text(max_size=5), x_m=st.floats(-5, 5)), max_size=3).map(tuple),
+    notes=st.text(max_size=20),
+)
+
+
+@given(records)
+def test_a_record_survives_its_file(tmp_path_factory, record):
+    folder = tmp_path_factory.mktemp("record")
+    record.save(folder)
+    assert ServingRecord.load(folder) == record
+
+
+def test_a_folder_without_a_record_has_none(tmp_path):
+    assert ServingRecord.load(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"notes": ', "expected valid JSON"),
+        ("[1]", "expected a JSON object, got list"),
+        ('{"note": "x"}', "did you mean 'notes'"),
+        ('{"mask_kind": "soft"}', "mask_kind: expected 'strict' or 'upstream', got soft"),
+    ],
+)
+def test_a_malformed_record_is_refused_with_its_path(tmp_path, text, message):
+    (tmp_path / RECORD_NAME).write_text(text)
+    with pytest.raises(UserError) as caught:
+        ServingRecord.load(tmp_path)
+    assert message in str(caught.value)
+    assert str(tmp_path / RECORD_NAME) in str(caught.value)
+
+
+def test_the_file_is_plain_json_that_a_person_can_read(tmp_path):
+    NANO.save(tmp_path)
+    data = json.loads((tmp_path / RECORD_NAME).read_text())
+    assert data["planning"]["target_rule"] == {"kind": "arc_length", "distances_m": [10.0, 20.0]}
+    assert data["rig"][1]["name"] == "rear"
+
+
+@pytest.mark.parametrize("block_size", [4, 32])
+def test_trained_block_sizes_are_allowed(block_size):
+    NANO.check_request(DecodeConfig(block_size=block_size))
+
+
+@pytest.mark.parametrize("block_size", [1, 8, 16, 33])
+def test_other_block_sizes_are_refused(block_size):
+    with pytest.raises(UserError, match=r"block_size: expected one of \[4, 32\] \(trained\)"):
+        NANO.check_request(DecodeConfig(block_size=block_size))
+
+
+def test_aligned_weights_do_not_decode_autoregressively():
+    with pytest.raises(UserError, match="needs weights trained with shifted labels"):
+        NANO.check_request(DecodeConfig(strategy="autoregressive"))
+
+
+def test_shifted_weights_decode_only_autoregressively_and_ignore_the_block_size():
+    record = ServingRecord(label_alignment="shifted", block_sizes=(1,))
+    record.check_request(DecodeConfig(strategy="autoregressive", block_size=32))
+    with pytest.raises(UserError, match="only by 'autoregressive'"):
+        record.check_request(DecodeConfig(strategy="sequential", block_size=1))
