@@ -63,14 +63,13 @@ def tiny_config(**text: Any) -> Qwen3VLConfig:
 
 
 def tiny_model(
-    seed: int = 0, attn_implementation: str = "sdpa", sharpness: float = 12.0, **text: Any
+    seed: int = 0, attn_implementation: str = "sdpa", **text: Any
 ) -> Qwen3VLForConditionalGeneration:
-    """A random model in fp32, evaluation mode.
+    """A random model in fp32, evaluation mode, scaled so that answers depend on context and some tokens are sure.
 
     Args:
         seed: of the weights.
         attn_implementation: `sdpa` or `eager`.
-        sharpness: scale of the weights that makes answers depend visibly on context, and some tokens confident.
         **text: overrides of `tiny_config`.
     """
     with torch.random.fork_rng(devices=[]):
@@ -81,9 +80,9 @@ def tiny_model(
         with torch.no_grad():
             for name, weight in model.named_parameters():
                 if weight.ndim >= 2 and "embed" not in name and "lm_head" not in name:
-                    weight.normal_(0, sharpness / 12 * weight[0].numel() ** -0.5)
+                    weight.normal_(0, 3 * weight[0].numel() ** -0.5)
                 elif "embed_tokens" in name or "lm_head" in name:
-                    weight.normal_(0, sharpness / 40)
+                    weight.normal_(0, 0.3)
     return model
 
 

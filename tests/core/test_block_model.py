@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.core.doubles import IMAGE, random_inputs, tiny_model
 from transformers import DynamicCache
 
+from tests.core.doubles import IMAGE, random_inputs, tiny_model
 from wamdiff2_core.chat import ModelInputs
 from wamdiff2_core.model.block_model import BlockModel
 from wamdiff2_core.model.positions import answer_positions, prompt_positions
@@ -56,7 +56,7 @@ def test_positions_equal_the_stock_ones(images):
     assert torch.equal(answer_positions(positions, 5), stock_positions(model, longer)[:, -5:])
 
 
-@pytest.mark.parametrize("images", IMAGE_SETS[1:] + [((2, 4), (2, 4), (4, 2), (2, 4))])
+@pytest.mark.parametrize("images", [*IMAGE_SETS[1:], ((2, 4), (2, 4), (4, 2), (2, 4))])
 def test_image_features_equal_the_stock_ones(images):
     model, inputs = tiny_model(), random_inputs(2, 12, images)
     with torch.no_grad():
