@@ -20,6 +20,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
 import rclpy
@@ -248,9 +249,15 @@ class PlannerNode(Node):
 
 
 def planner_from(settings: params.PlannerParameters) -> Planner:
-    """The planner that the parameters name; torch is imported here, so that a wrong parameter is told at once."""
-    from wamdiff2_core.planner import make_planner
+    """The planner that the parameters name.
 
+    Raises:
+        UserError: no such folder (told before torch is imported, which takes seconds), or it does not plan.
+    """
+    from wamdiff2_core.planner import RANDOM, make_planner
+
+    if settings.planner != RANDOM and not FilePath(settings.planner).is_dir():
+        raise UserError("parameter planner", "a checkpoint folder or 'random'", settings.planner)
     if settings.torch_threads:
         import torch
 

@@ -212,3 +212,38 @@ def test_misspelt_parameter_is_pointed_out(start_scripted, peer):
     peer.wait_ready()
     assert "parameter sync_tolerance: the planner has none" in node.output
     assert "did you mean 'sync_tolerance_s'?" in node.output
+
+
+def test_wamdiff2_node_runs_the_same_node_and_passes_ros_arguments_on(start_node, ros_domain):
+    from tests.ros.conftest import Peer
+
+    peer = Peer(ros_domain, planner="/ego/planner")
+    command = (sys.executable, "-m", "wamdiff2_core.cli.main", "node", "--checkpoint", "random")
+    node = start_node(*command, "--ros-args", "-r", "__ns:=/ego")
+    peer.wait_ready()
+    assert node.end() == 0
+    peer.close()
+
+
+def test_wamdiff2_node_without_such_a_checkpoint_ends_with_code_2(start_node):
+    node = start_node(sys.executable, "-m", "wamdiff2_core.cli.main", "node", "--checkpoint", "/no such folder")
+    assert node.wait() == 2
+    assert "/no such folder" in node.output
+    assert "Traceback" not in node.output
+
+
+@pytest.mark.slow
+def test_shipped_checkpoint_plans_from_topics(start_node, peer, nano_folder):
+    node = start_node(sys.executable, "-m", "wamdiff2_ros.planner_node", "--ros-args", "-p", f"planner:={nano_folder}")
+    assert peer.spin_until(lambda: peer.ready[-1:] == [True], 120.0), node.output
+    peer.wait_ready()
+    peer.send_partners(T0_NS)
+    peer.send_image(T0_NS, width=256, height=128)
+    assert peer.spin_until(lambda: peer.plans, 30.0), node.output
+    plan = peer.plans[0]
+    assert plan.ok, plan.message
+    assert len(plan.waypoints) == 6
+    assert plan.blocks >= 1
+    assert plan.decode_ms > 0
+    assert plan.source
+    assert node.end() == 0
