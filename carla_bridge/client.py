@@ -37,6 +37,7 @@ from wamdiff2_core.types import CameraFrame, EgoState, Pose2D, VehicleCommand
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 EGO_BLUEPRINT = "vehicle.lincoln.mkz_2020"
+LOST_TIMEOUT_S = 1.0  # for putting back a server that does not answer
 # CARLA refuses to spawn a vehicle that touches the ground; the embedded server has no such trouble.
 SPAWN_LIFTS_M = (0.0, 0.2, 0.5)
 
@@ -225,6 +226,7 @@ class Simulation:
         self._streams: dict[str, _Stream] = {}
         self._original_settings: Any = None
         self._world: Any = None
+        self._lost = False  # whether the last tick never came back
         try:
             self._connect(host, port, town)
             self._spawn_ego(ego_pose, blueprint)
@@ -269,7 +271,9 @@ class Simulation:
         """
         deadline = time.monotonic() + self._timeout_s
         # The library's own limit comes first; the watchdog is for waits inside the library that have none.
+        self._lost = True
         frame = self._watchdog.call(lambda: self._world.tick(self._timeout_s), self._timeout_s + 5.0, "world.tick")
+        self._lost = False
         snapshot = self._world.get_snapshot()
         if snapshot.frame != frame:
             raise InfrastructureError(f"snapshot: expected frame {frame}, got {snapshot.frame}; another client ticks")
@@ -293,10 +297,14 @@ class Simulation:
     def close(self) -> None:
         """Destroy what was spawned and restore the server's settings. Never raises; safe to call twice."""
         try:
+            if self._lost:
+                self._client.set_timeout(LOST_TIMEOUT_S)
             for actor in reversed(self._actors):
                 if hasattr(actor, "stop"):
                     actor.stop()
-                actor.destroy()
+                # The library logs a time-out here instead of raising it.
+                if not actor.destroy() and self._lost:
+                    raise RuntimeError(f"actor {actor.id} was not destroyed")
             if self._original_settings is not None:
                 self._world.apply_settings(self._original_settings)
         except RuntimeError as error:

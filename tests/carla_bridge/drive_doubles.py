@@ -29,7 +29,8 @@ START_NS = 7 * TICK_NS
 def straight_route(length_m: float = 60.0) -> RoutePlan:
     """Along x through (0, 0), 40 m longer than its length."""
     x = np.arange(0.0, length_m + 41.0)
-    return RoutePlan("7", "Nowhere", np.stack([x, 0 * x], axis=1), 0 * x, 0 * x, (NavCommand.FOLLOW,) * len(x), length_m)
+    xy = np.stack([x, 0 * x], axis=1)
+    return RoutePlan("7", "Nowhere", xy, 0 * x, 0 * x, (NavCommand.FOLLOW,) * len(x), length_m)
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class FakeWorld:
     y_m: float = 0.0
     yaw_rad: float = 0.0
     ticks: int = 0
-    command: VehicleCommand = VehicleCommand(0.0, 0.0)
+    command: VehicleCommand = field(default_factory=lambda: VehicleCommand(0.0, 0.0))
     wall_x_m: float = 1e9
     commands: list[VehicleCommand] = field(default_factory=list)
 
@@ -80,8 +81,8 @@ class FakeWorld:
 
 def straight_plan(stamp_ns: int, speed_mps: float = 6.0) -> Plan:
     x_m = speed_mps * 0.5 * np.arange(1, 7)
-    return Plan(stamp_ns, Waypoints(np.stack([x_m, 0 * x_m], axis=1), 0.5), "3.0,0.0", DecodeStats(5.0, 9.0, 4, 3, 2, 33),
-                source="double")
+    waypoints = Waypoints(np.stack([x_m, 0 * x_m], axis=1), 0.5)
+    return Plan(stamp_ns, waypoints, "3.0,0.0", DecodeStats(5.0, 9.0, 4, 3, 2, 33), source="double")
 
 
 def unreadable_plan(stamp_ns: int) -> Plan:

@@ -10,7 +10,14 @@ from carla_bridge.latency import LatencyMode
 from carla_bridge.recorder import RouteRecorder
 from carla_bridge.results import Outcome, read_plans, read_ticks
 from carla_bridge.route_run import Patience, RouteRun, RouteSetup
-from tests.carla_bridge.drive_doubles import TICK_NS, FakeLink, FakeWorld, straight_plan, straight_route, unreadable_plan
+from tests.carla_bridge.drive_doubles import (
+    TICK_NS,
+    FakeLink,
+    FakeWorld,
+    straight_plan,
+    straight_route,
+    unreadable_plan,
+)
 from wamdiff2_core.config import TargetRule
 from wamdiff2_core.control.controller import Controller
 from wamdiff2_core.types import EgoState, Pose2D
@@ -56,7 +63,9 @@ def test_no_plan_acts_before_its_delay_and_frames_due_meanwhile_are_not_sent(tmp
     assert result.outcome is Outcome.COMPLETED
     acted = [tick for tick in ticks if tick.plan_t_ns >= 0]
     assert all(tick.t_ns - tick.plan_t_ns >= delay_ms * MS for tick in acted)
-    first = {stamp: min(t.t_ns for t in acted if t.plan_t_ns == stamp) - stamp for stamp in {t.plan_t_ns for t in acted}}
+    first: dict[int, int] = {}
+    for tick in acted:
+        first.setdefault(tick.plan_t_ns, tick.t_ns - tick.plan_t_ns)
     assert all(delay <= delay_ms * MS + TICK_NS for delay in first.values())
     gaps = np.diff([plan.t_ns for plan in plans])
     assert gaps.min() >= max(delay_ms * MS, 5 * TICK_NS)

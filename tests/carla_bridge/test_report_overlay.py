@@ -55,7 +55,8 @@ def test_plan_to_the_left_paints_the_left_half_and_leaves_the_sky_alone():
 
 
 @pytest.mark.parametrize("waypoints", [
-    np.zeros((0, 2)), np.zeros((6, 2)), np.full((6, 2), -30.0), np.array([[1e3, 1e3]]), np.array([[0.6, 0.0], [0.2, 5.0]]),
+    np.zeros((0, 2)), np.zeros((6, 2)), np.full((6, 2), -30.0), np.array([[1e3, 1e3]]),
+    np.array([[0.6, 0.0], [0.2, 5.0]]),
 ])
 def test_any_plan_can_be_drawn(waypoints):
     rgb = np.full((128, 256, 3), 7, np.uint8)
