@@ -63,13 +63,15 @@ def tiny_config(**text: Any) -> Qwen3VLConfig:
 
 
 def tiny_model(
-    seed: int = 0, attn_implementation: str = "sdpa", **text: Any
+    seed: int = 0, attn_implementation: str = "sdpa", gain: float = 1.0, **text: Any
 ) -> Qwen3VLForConditionalGeneration:
-    """A random model in fp32, evaluation mode, scaled so that answers depend on context and some tokens are sure.
+    """A random model in fp32, evaluation mode.
 
     Args:
         seed: of the weights.
         attn_implementation: `sdpa` or `eager`.
+        gain: of the text layers against the embedding; a higher one makes answers repeat themselves less, and values
+            larger.
         **text: overrides of `tiny_config`.
     """
     with torch.random.fork_rng(devices=[]):
@@ -80,7 +82,7 @@ def tiny_model(
         with torch.no_grad():
             for name, weight in model.named_parameters():
                 if weight.ndim >= 2 and "embed" not in name and "lm_head" not in name:
-                    weight.normal_(0, 3 * weight[0].numel() ** -0.5)
+                    weight.normal_(0, (1 if "visual" in name else gain) * weight[0].numel() ** -0.5)
                 elif "embed_tokens" in name or "lm_head" in name:
                     weight.normal_(0, 0.3)
     return model

@@ -49,7 +49,7 @@ def hugging_face(model, inputs: ModelInputs, eos: int, count: int) -> list[int]:
 @pytest.mark.parametrize("images", IMAGE_SETS)
 @pytest.mark.parametrize("attn", ["sdpa", "eager"])
 def test_greedy_decoding_equals_hugging_face_generate(shape, images, attn):
-    model = tiny_model(3, attn, **shape)
+    model = tiny_model(3, attn, gain=3, **shape)
     for seed in range(2):
         inputs = random_inputs(seed, 11 + seed, images)
         expected = hugging_face(model, inputs, NO_EOS, CONFIG.max_new_tokens)
@@ -60,7 +60,7 @@ def test_greedy_decoding_equals_hugging_face_generate(shape, images, attn):
 
 
 def test_eos_ends_an_answer_as_in_generate():
-    model, inputs = tiny_model(3), random_inputs(0, 11)
+    model, inputs = tiny_model(3, gain=3), random_inputs(0, 11)
     free = hugging_face(model, inputs, NO_EOS, CONFIG.max_new_tokens)
     for index in (0, 5):
         eos = free[index]
@@ -73,7 +73,7 @@ def test_eos_ends_an_answer_as_in_generate():
 
 
 def test_a_batch_of_unequal_prompts_equals_the_singles():
-    model = tiny_model(4)
+    model = tiny_model(4, gain=3)
     requests = [random_inputs(seed, 5 + 4 * seed, images) for seed, images in enumerate(IMAGE_SETS)]
     eos = generator(model).generate(requests[:1], CONFIG)[0].raw_ids[7]
     together = generator(model, eos).generate(requests, CONFIG)
@@ -83,7 +83,7 @@ def test_a_batch_of_unequal_prompts_equals_the_singles():
 
 
 def test_blocks_of_one_token_are_another_convention():
-    model = tiny_model(5)
+    model = tiny_model(5, gain=3)
     decoder = generator(model)
     inputs = random_inputs(1, 11)
     shifted = decoder.generate([inputs], CONFIG)[0].raw_ids
