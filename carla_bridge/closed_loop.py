@@ -30,7 +30,7 @@ from carla_bridge.results import RESULTS_NAME, DriveResults, Outcome, RouteResul
 from carla_bridge.route_run import Patience, RouteRun, RouteSetup
 from carla_bridge.terminal import DriveDisplay
 from wamdiff2_core.config import CameraSpec
-from wamdiff2_core.errors import InfrastructureError, UserError
+from wamdiff2_core.errors import ExitCode, InfrastructureError, UserError
 
 if TYPE_CHECKING:
     from carla_bridge.bridge_node import BridgeNode
@@ -122,6 +122,7 @@ class Drive:
             planner_camera=config.planner.camera,
             display_camera=config.display_camera,
             routes=(),
+            routes_wanted=len(self._specs),
         )
 
     def run(self, node: BridgeNode | None = None) -> DriveResults:
@@ -134,15 +135,22 @@ class Drive:
             UserError: the server has no such town, or a route cannot be driven there.
             InfrastructureError: server or planner did not start.
         """
+        from carla_bridge.report import write_report
+
         prepare_folder(self._config.out)
         self._results.save(self._config.out)
         with signals_as_interrupts(), DriveDisplay(len(self._specs)) as display:
-            with ExitStack() as stack:
-                self._drive(stack, display, node)
-            self._results.save(self._config.out)
+            try:
+                with ExitStack() as stack:
+                    self._drive(stack, display, node)
+            except (InfrastructureError, UserError) as error:
+                self._results = replace(self._results, error=str(error))
+                raise
+            except KeyboardInterrupt:
+                display.note("stopped by the user before the first route")
+            finally:
+                self._results.save(self._config.out)
             display.note("report")
-            from carla_bridge.report import write_report
-
             write_report(self._config.out, video=self._config.video)
             display.end(self._results, str(self._config.out / "index.html"))
         return self._results
@@ -157,19 +165,14 @@ class Drive:
         if node is None:
             node = self._start_bridge(stack)
         node.camera, node.fault = self._config.planner.camera, self._planner_fault
+        if self._config.planner.expects_plans:
+            self._wait_for_planner(node)
         address = self._address
         if server is not None:
             address = "127.0.0.1", self._wait_for_server(server)
         assert address is not None
+        display.note("planning routes")
         routes = self._plan_routes(address)
-        if self._config.planner.expects_plans:
-            display.note("waiting for the planner")
-            alive = self._planner_process.alive if self._planner_process is not None else lambda: True
-            try:
-                node.wait_for_planner(alive, PLANNER_START_S)
-            except InfrastructureError as error:
-                tail = self._planner_process.log_tail() if self._planner_process is not None else ""
-                raise InfrastructureError(f"{error}\n{tail}") from None
         for route in routes:
             display.begin_route()
             result = self._drive_route(route, address, node, display)
@@ -217,7 +220,7 @@ class Drive:
         try:
             wait_for_port(self._port, server.alive, SERVER_START_S)
         except InfrastructureError as error:
-            raise InfrastructureError(f"{error}\n{server.log_tail()}") from None
+            raise InfrastructureError(f"{error}: {server.log_tail(1)}") from None
         return self._port
 
     def _start_planner(self, stack: ExitStack) -> None:
@@ -225,6 +228,18 @@ class Drive:
         if command is not None:
             log = self._config.out / "logs" / "planner.log"
             self._planner_process = stack.enter_context(ManagedProcess("planner node", command, log))
+
+    def _wait_for_planner(self, node: BridgeNode) -> None:
+        process = self._planner_process
+        try:
+            node.wait_for_planner(process.alive if process is not None else lambda: True, PLANNER_START_S)
+        except InfrastructureError as error:
+            if process is None:
+                raise
+            tail = process.log_tail(1)
+            if process.returncode == ExitCode.WRONG_USE:
+                raise UserError("planner", "one that can be loaded", self._config.planner.spec, tail) from None
+            raise InfrastructureError(f"{error}: {tail}") from None
 
     def _start_bridge(self, stack: ExitStack) -> BridgeNode:
         import rclpy

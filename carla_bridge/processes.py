@@ -85,7 +85,9 @@ def wait_for_port(port: int, alive: Callable[[], bool], timeout_s: float, host: 
     raise InfrastructureError(f"port {port} did not open within {timeout_s:g} s")
 
 
-def _die_with_parent() -> None:
+def _prepare_child() -> None:
+    # A shell's background jobs ignore SIGINT, and hand that on; `stop` relies on it.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -108,7 +110,7 @@ class ManagedProcess:
         self._process = subprocess.Popen(
             list(command), stdin=subprocess.DEVNULL, stdout=self._log, stderr=subprocess.STDOUT,
             env=dict(env) if env is not None else child_environment(), start_new_session=True,
-            preexec_fn=_die_with_parent,
+            preexec_fn=_prepare_child,
         )
 
     @property

@@ -133,7 +133,8 @@ class DriveResults(Strict):
         commit: commit of the working tree, empty outside of one.
         planner_camera: camera the planner sees, in base_link.
         display_camera: camera of the pictures and the video, in base_link.
-        routes: one result a route, in the order of the file.
+        routes: one result a driven route, in the order of the file.
+        routes_wanted: how many routes the drive was asked for.
         error: why the drive ended early, empty otherwise.
         schema: version of this schema.
     """
@@ -152,6 +153,7 @@ class DriveResults(Strict):
     planner_camera: CameraSpec
     display_camera: CameraSpec
     routes: tuple[RouteResult, ...]
+    routes_wanted: int
     error: str = ""
     schema: int = SCHEMA
 
@@ -165,7 +167,7 @@ class DriveResults(Strict):
         """Exit code of the drive: infrastructure before routes."""
         if self.error or any(route.outcome is Outcome.SERVER_LOST for route in self.routes):
             return ExitCode.INFRASTRUCTURE
-        return ExitCode.DONE if self.routes and self.completed == len(self.routes) else ExitCode.FAILED_ITEMS
+        return ExitCode.DONE if self.completed == self.routes_wanted > 0 else ExitCode.FAILED_ITEMS
 
     def save(self, folder: Path) -> Path:
         """Write `results.json` into a run folder."""

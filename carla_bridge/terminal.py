@@ -105,7 +105,7 @@ def final_line(results: DriveResults, where: str) -> Text:
     latency = f", {np.median(p50):.0f} ms median, {max(p95):.0f} ms p95" if p50 else ""
     ok = results.exit_code == 0
     return Text.assemble(
-        (f"{results.completed}/{len(routes)} routes completed", "bold green" if ok else "bold red"),
+        (f"{results.completed}/{results.routes_wanted} routes completed", "bold green" if ok else "bold red"),
         f", {sum(route.driven_m for route in routes):.0f} m "
         f"in {sum(route.duration_s for route in routes):.0f} s simulated, "
         f"{plans} plans ({unreadable} unreadable){latency}, latency mode {results.latency_mode}"

@@ -56,7 +56,8 @@ def _tiles(folder: Path, results: DriveResults) -> list[tuple[str, str, str]]:
     plans, sim_s = sum(route.plans for route in routes), sum(route.duration_s for route in routes)
     decode_ms = _mean(routes, "decode_ms")
     tiles = [
-        (f"{results.completed} / {len(routes)}", "routes completed", f"{_mean_completion(routes):.1f} % on average"),
+        (f"{results.completed} / {results.routes_wanted}", "routes completed",
+         f"{_mean_completion(routes):.1f} % on average"),
         (f"{sum(route.driven_m for route in routes):.0f} m", "driven", f"in {sim_s:.0f} s of simulated time"),
         (f"{sum(len(route.infractions) for route in routes)}", "infractions",
          f"{sum(route.off_lane_s for route in routes):.1f} s off the lane"),

@@ -202,6 +202,17 @@ def test_wrong_use_ends_with_code_2_and_one_line(tmp_path, arguments, names):
         assert name in done.stderr
 
 
+def test_planner_that_does_not_load_is_wrong_use_and_its_own_words_are_shown(tmp_path):
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    (folder / "wamdiff2.json").write_text(json.dumps({"planning": {}}))
+    done = run(tmp_path, "--planner", str(folder))
+    assert done.returncode == 2
+    assert "planner: expected one that can be loaded" in done.stderr
+    assert "config.json" in done.stderr
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["error"]
+
+
 def test_folder_with_other_things_in_it_is_not_taken(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.tex").write_text("all of it")

@@ -24,12 +24,13 @@ DRIVE = DriveResults(
     planner="nano", source="abc", latency_mode="lockstep", latency_ms=0.0, plan_wait_s=5.0, server="embedded",
     routes_file="demo.xml", seed=0, started="2026-11-29T00:00:00+00:00", machine="m", commit="c",
     planner_camera=CameraSpec(), display_camera=CameraSpec(name="display", width_px=640, height_px=320),
-    routes=(ROUTE,),
+    routes=(ROUTE,), routes_wanted=1,
 )
 
 
 def outcomes(*kinds, error=""):
-    return replace(DRIVE, routes=tuple(replace(ROUTE, outcome=kind) for kind in kinds), error=error)
+    routes = tuple(replace(ROUTE, outcome=kind) for kind in kinds)
+    return replace(DRIVE, routes=routes, routes_wanted=len(kinds), error=error)
 
 
 @pytest.mark.parametrize("outcome", [o for o in Outcome if o not in (Outcome.COMPLETED, Outcome.SERVER_LOST)])
@@ -40,6 +41,7 @@ def test_any_failed_route_ends_with_exit_code_1(outcome):
 def test_exit_codes_of_success_of_nothing_and_of_a_lost_server():
     assert outcomes(Outcome.COMPLETED, Outcome.COMPLETED).exit_code == 0
     assert outcomes().exit_code == 1
+    assert replace(outcomes(Outcome.COMPLETED), routes_wanted=2).exit_code == 1
     assert outcomes(Outcome.COMPLETED, Outcome.SERVER_LOST).exit_code == 3
     assert outcomes(Outcome.COMPLETED, error="server ended").exit_code == 3
 

@@ -39,7 +39,7 @@ def run_folder(tmp_path):
         planner="nano", source="0123abcd", latency_mode="lockstep", latency_ms=0.0, plan_wait_s=5.0, server="embedded",
         routes_file="demo.xml", seed=3, started="2026-11-29T12:00:00+00:00", machine="m", commit="c",
         planner_camera=CameraSpec(), display_camera=CameraSpec(name="display", width_px=64, height_px=32),
-        routes=tuple(routes),
+        routes=tuple(routes), routes_wanted=2,
     ).save(tmp_path)
     (tmp_path / "map.json").write_text(json.dumps({"Nowhere": [[[0, 1.75], [100, 1.75]]]}))
     return tmp_path
