@@ -8,8 +8,9 @@ import ipaddress
 import logging
 import os
 import signal
+import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -118,46 +119,60 @@ class EmbeddedServer:
     async def _serve(self, on_ready: Callable[[], None]) -> None:
         self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
         config = self.config
-        hub = StreamHub(config.host, config.port + 1)
-        self.world = world = World(
-            self._make_town(config.town),
-            hub,
-            load_town=self._make_town,
-            parse_town=_parse_town,
-            make_renderer=self._make_renderer,
-            town_names=_shipped_towns,
-            seed=config.seed,
-        )
-        table = all_methods()
-        rpc = await self._listen(lambda: RpcConnection(table, world), config.port)
-        try:
-            streams = await self._listen(hub.protocol, config.port + 1)
-        except InfrastructureError:
-            rpc.close()
-            raise
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self._loop.add_signal_handler(number, self._stopped.set)
-        clock = asyncio.create_task(_free_running(world))
-        try:
-            on_ready()
-            await self._stopped.wait()
-        finally:
-            clock.cancel()
-            rpc.close()
-            streams.close()
-            hub.close()
+        with contextlib.ExitStack() as sockets:
+            # Both ports first: a taken one is told at once, not after the town is laid out.
+            rpc_socket, stream_socket = (sockets.enter_context(_bind(config.host, config.port + i)) for i in (0, 1))
+            hub = StreamHub(config.host, config.port + 1)
+            self.world = world = World(
+                self._make_town(config.town),
+                hub,
+                load_town=self._make_town,
+                parse_town=_parse_town,
+                make_renderer=self._make_renderer,
+                town_names=_shipped_towns,
+                seed=config.seed,
+            )
+            table = all_methods()
+            with _port_errors(config.host, config.port):
+                rpc = await self._loop.create_server(lambda: RpcConnection(table, world), sock=rpc_socket)
+                streams = await self._loop.create_server(hub.protocol, sock=stream_socket)
+            if threading.current_thread() is threading.main_thread():
+                for number in (signal.SIGTERM, signal.SIGINT):
+                    self._loop.add_signal_handler(number, self._stopped.set)
+            clock = asyncio.create_task(_free_running(world))
+            try:
+                on_ready()
+                await self._stopped.wait()
+            finally:
+                clock.cancel()
+                rpc.close()
+                streams.close()
+                hub.close()
 
-    async def _listen(self, protocol: Callable[[], asyncio.BaseProtocol], port: int) -> asyncio.Server:
-        assert self._loop is not None
+
+def _bind(host: str, port: int) -> socket.socket:
+    with _port_errors(host, port):
+        bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            return await self._loop.create_server(protocol, self.config.host, port)
-        except OSError as error:
-            reason = os.strerror(error.errno) if error.errno else str(error)
-            raise InfrastructureError(
-                f"cannot listen on {self.config.host}:{port}: {reason}; stop what uses it, or choose another --port"
-                " (the server needs that port and the next one)"
-            ) from error
+            bound.bind((host, port))
+        except OSError:
+            bound.close()
+            raise
+        return bound
+
+
+@contextlib.contextmanager
+def _port_errors(host: str, port: int) -> Iterator[None]:
+    """Say what to do about a port that cannot be had."""
+    try:
+        yield
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise InfrastructureError(
+            f"cannot listen on {host}:{port}: {reason}; stop what uses it, or choose another --port"
+            " (the server needs that port and the next one)"
+        ) from error
 
 
 async def _free_running(world: World) -> None:

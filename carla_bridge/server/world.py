@@ -101,7 +101,7 @@ class World:
         self.traffic_managers: dict[int, list] = {}
         self._next_actor_id = 1
         self._chooser = random.Random(seed)
-        self.state_stream = hub.open_stream()
+        self._state_streams = [hub.open_stream()]
         self._last_state: bytes | None = None
         self._flags = wire.MAP_CHANGED
         self.spectator = self._add(Actor(self._take_id(), SPECTATOR, [0, SPECTATOR.id, []], Pose(z=20.0, pitch=-45.0)))
@@ -134,11 +134,19 @@ class World:
         self.contacts.reset()
         self._chooser = random.Random(self.seed)
         self.episode_id += 1
+        # A loading client drops its subscription and subscribes anew. With the same id it mixes the two up when a late
+        # state is still in work, and dies of memory it has freed.
+        self._state_streams.append(self.hub.open_stream())
         self.time_s = 0.0
         self._flags = wire.MAP_CHANGED
         if reset_settings:
             self.settings = Settings()
         self.step(self.delta_s)
+
+    @property
+    def state_stream(self) -> int:
+        """World-state stream of this episode; those of earlier episodes go on for clients that did not load it."""
+        return self._state_streams[-1]
 
     # --- actors
 
@@ -240,10 +248,11 @@ class World:
         head = wire.sensor_header(SensorType.WORLD_STATE, self.frame, self.time_s, ((0, 0, 0), (0, 0, 0)))
         self._last_state = head + wire.world_state_body(self.episode_id, time.time(), dt_s, self._flags, records)
         self._flags = 0
-        self.hub.send(self.state_stream, self._last_state)
+        for stream_id in self._state_streams:
+            self.hub.send(stream_id, self._last_state)
 
     def _on_subscribe(self, stream_id: int) -> bytes | None:
-        if stream_id == self.state_stream:
+        if stream_id in self._state_streams:
             return self._last_state  # else a client of a synchronous server would see an empty world until a tick
         for actor in self.actors.values():
             if isinstance(actor, Sensor) and actor.stream_id == stream_id:

@@ -228,6 +228,16 @@ def test_new_episode_clears_actors_but_keeps_spectator_frames_and_settings(make_
     assert (world.town.name, world.settings.synchronous) == ("Elsewhere", False)
 
 
+def test_new_episode_has_a_state_stream_of_its_own_and_the_old_one_goes_on(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    old = world.state_stream
+    world.start_episode(world.town, reset_settings=False)
+    assert world.state_stream != old
+    world.hub.sent.clear()
+    run(world, 1)
+    assert len(world.hub.take(old)) == len(world.hub.take(world.state_stream)) == 1
+
+
 def test_attached_sensor_outlives_its_carrier_in_place(make_world: Callable[..., World]) -> None:
     world = make_world()
     car = spawn(world, MKZ, Pose(5.0))

@@ -129,4 +129,4 @@ except RuntimeError as error:
 settings.synchronous_mode = False
 world.apply_settings(settings)
 seen["asynchronous_tick"] = world.wait_for_tick(20.0).frame > frame
-print(json.dumps(seen))
+print(json.dumps(seen), flush=True)
