@@ -78,6 +78,29 @@ def sample_noise(
     return Noise(torch.stack(masked, 1), torch.stack(time, 1))
 
 
+def mask_least_confident(
+    confidence: Tensor, time: Tensor, block_size: int, *, jitter: float = 0.1, generator: torch.Generator | None = None
+) -> Tensor:
+    """Masks as decoding meets them: in each block the t * B tokens (at least one) that the model is least sure of.
+
+    Decoding fixes sure tokens first, so what it has to name next, given the rest, is what is hard. Random masks rarely
+    show such a state.
+
+    Args:
+        confidence: (N, R) probability of the model's own best token.
+        time: (N, R) t of each token's block.
+        block_size: B.
+        jitter: standard deviation of noise on the confidence, so that near ties come in every order.
+
+    Returns:
+        (N, R) bool.
+    """
+    samples, length = confidence.shape
+    noisy = confidence + jitter * torch.randn(samples, length, generator=generator)
+    rank = noisy.view(samples, -1, block_size).argsort(-1).argsort(-1).view(samples, length)
+    return rank < (time * block_size).ceil().clamp(min=1)
+
+
 def absorb(ids: Tensor, masked: Tensor, mask_token_id: int) -> Tensor:
     """The noisy copies (N, K, R) of clean answers (N, R)."""
     return torch.where(masked, mask_token_id, ids[:, None])

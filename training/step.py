@@ -8,7 +8,7 @@ there is one copy. For `autoregressive` the layout is [prompt | answer], causal,
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -21,6 +21,7 @@ from training.objective import (
     absorb,
     autoregressive_loss,
     block_diffusion_loss,
+    mask_least_confident,
     sample_noise,
     trained_tokens,
 )
@@ -43,6 +44,8 @@ class ObjectiveConfig(Strict):
         full_share: share of blocks masked entirely.
         copies: noisy copies a sample; they share the work for the prompt.
         complementary: pairs of copies mask complementary tokens.
+        own_order: every second copy masks the tokens that the model itself, seeing the block all masked, is least sure
+            of (one more forward pass). It takes the place of complementary masks.
         mask: `strict`, or `upstream` to continue the authors' weights.
     """
 
@@ -52,6 +55,7 @@ class ObjectiveConfig(Strict):
     full_share: float = 0.3
     copies: int = 2
     complementary: bool = True
+    own_order: bool = False
     mask: MaskKind = "strict"
 
     def __post_init__(self) -> None:
@@ -61,6 +65,8 @@ class ObjectiveConfig(Strict):
             raise UserError("objective.full_share", "0..1", self.full_share)
         if self.copies < 1:
             raise UserError("objective.copies", "an integer >= 1", self.copies)
+        if self.own_order and self.copies < 2:
+            raise UserError("objective.copies", "at least 2 with own_order", self.copies)
         if self.mask == "upstream" and self.copies > 1:
             raise UserError("objective.copies", "1 with mask 'upstream' (clean tokens see the noisy copy)", self.copies)
 
@@ -114,7 +120,7 @@ def prepare(
         raise UserError("data.answer_tokens", f"a multiple of the block size {size}", answer)
     noise = sample_noise(
         samples, answer, size, copies=copies, full_share=objective.full_share,
-        complementary=objective.complementary, generator=generator,
+        complementary=objective.complementary and not objective.own_order, generator=generator,
     )
     noisy = absorb(batch.answer_ids, noise.masked, mask_token_id).flatten(1)
     trained = trained_tokens(batch.answer_lengths, answer, size)
@@ -138,6 +144,47 @@ def prepare(
         counted=counted, time=noise.time.flatten(1), padded_lengths=trained.sum(1), patches=batch.patches,
         image_slots=batch.image_slots,
     )
+
+
+def start_of_decoding(inputs: StepInputs, answer: int, mask_token_id: int) -> StepInputs:
+    """The same batch with one copy in place of K, all of its `answer` tokens masked."""
+    context = inputs.context_allowed.shape[-1]
+    masks = torch.full_like(inputs.ids[:, :answer], mask_token_id)
+    return replace(
+        inputs,
+        ids=torch.cat([inputs.ids[:, :context], masks], 1),
+        positions=inputs.positions[:, :, : context + answer],
+        labels=inputs.labels[:, :answer],
+        counted=inputs.counted[:, :answer],
+        time=inputs.time[:, :answer],
+    )
+
+
+def mask_in_own_order(
+    inputs: StepInputs,
+    confidence: Tensor,
+    block_size: int,
+    mask_token_id: int,
+    generator: torch.Generator | None = None,
+) -> StepInputs:
+    """Mask every second copy anew, where the model is least sure.
+
+    Args:
+        inputs: of `prepare`.
+        confidence: (N, R) probability of the model's best token at `start_of_decoding`.
+    """
+    samples, answer = confidence.shape
+    context = inputs.context_allowed.shape[-1]
+    ids = inputs.ids.clone()
+    copies = ids[:, context:].view(samples, -1, answer)
+    time, counted = (table.view(samples, -1, answer).clone() for table in (inputs.time, inputs.counted))
+    labels = inputs.labels.view(samples, -1, answer)
+    trained = torch.arange(answer) < inputs.padded_lengths[:, None]
+    for copy in range(1, copies.shape[1], 2):
+        masked = mask_least_confident(confidence, time[:, copy], block_size, generator=generator)
+        copies[:, copy] = torch.where(masked, mask_token_id, labels[:, copy])
+        counted[:, copy] = masked & trained
+    return replace(inputs, ids=ids, counted=counted.flatten(1))
 
 
 def answer_logits(
@@ -177,5 +224,21 @@ def make_loss(
             logits, inputs.labels, inputs.counted, inputs.time, inputs.padded_lengths, objective.loss
         )
 
-    function: Any = torch.compile(loss, dynamic=False) if compiled else loss
-    return function
+    return _compiled(loss, compiled)
+
+
+def make_confidence(
+    model: Qwen3VLForConditionalGeneration, objective: ObjectiveConfig, geometry: VisionGeometry | None, compiled: bool
+) -> Callable[[StepInputs], Tensor]:
+    """Probability of the model's best token at each answer position, (N, K * R), without gradients."""
+
+    @torch.no_grad()
+    def confidence(inputs: StepInputs) -> Tensor:
+        return answer_logits(model, objective, geometry, inputs).float().softmax(-1).amax(-1)
+
+    return _compiled(confidence, compiled)
+
+
+def _compiled(function: Callable[[StepInputs], Tensor], wanted: bool) -> Callable[[StepInputs], Tensor]:
+    compiled: Any = torch.compile(function, dynamic=False) if wanted else function
+    return compiled

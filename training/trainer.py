@@ -25,7 +25,15 @@ import torch
 from training.data import TrainingSet
 from training.forward import VisionGeometry
 from training.model_factory import NanoShape
-from training.step import ObjectiveConfig, StepInputs, make_loss, prepare
+from training.step import (
+    ObjectiveConfig,
+    StepInputs,
+    make_confidence,
+    make_loss,
+    mask_in_own_order,
+    prepare,
+    start_of_decoding,
+)
 from wamdiff2_core.config import Strict
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.serving_record import ServingRecord
@@ -85,7 +93,8 @@ class RunConfig(Strict):
     """How a stage runs.
 
     Attributes:
-        steps: optimiser steps.
+        steps: optimiser steps of the schedule.
+        stop_at: end at this step of the schedule, or 0 to run all of it.
         batch_size: samples a step.
         seed: of data order and noise.
         dtype: of the computation; the optimiser keeps fp32.
@@ -96,6 +105,7 @@ class RunConfig(Strict):
     """
 
     steps: int = 1000
+    stop_at: int = 0
     batch_size: int = 32
     seed: int = 0
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
@@ -249,8 +259,9 @@ class Trainer:
         self.model.train()
         self.weights = MasterWeights(self.model, config.optimizer, getattr(torch, config.run.dtype))
         self.loss = make_loss(self.model, config.objective, geometry, config.run.compiled)
+        self._confidence = make_confidence(self.model, config.objective, geometry, config.run.compiled)
         self._plain_loss = make_loss(self.model, config.objective, geometry, False)
-        self.step = 0
+        self.step, self._end = 0, config.run.stop_at or config.run.steps
         self._stop = threading.Event()
         self._resume()
 
@@ -262,21 +273,23 @@ class Trainer:
         Returns:
             the last line of the log.
         """
-        run = self.config.run
+        run, end = self.config.run, self._end
         previous = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
-        task = None if progress is None else progress.add_task(self.out.name, total=run.steps, completed=self.step)
+        task = None if progress is None else progress.add_task(self.out.name, total=end, completed=self.step)
         line: dict[str, Any] = {"step": self.step}
         losses: list[float] = []
         since = time.monotonic()
         try:
             for inputs in self._inputs():
+                if self.config.objective.own_order:
+                    inputs = self._in_own_order(inputs)
                 value = self.loss(inputs)
                 value.backward()
                 rate = learning_rate(self.step, self.config.optimizer, run.steps)
                 norm = self.weights.step(rate)
                 losses.append(float(value.detach()))
                 self.step += 1
-                last = self.step == run.steps or self._stop.is_set()
+                last = self.step == end or self._stop.is_set()
                 if self.step % run.log_every == 0 or last:
                     now = time.monotonic()
                     line = {
@@ -346,11 +359,17 @@ class Trainer:
 
         with ThreadPoolExecutor(1) as pool:
             coming = pool.submit(make, self.step)
-            for step in range(self.step, run.steps):
+            for step in range(self.step, self._end):
                 inputs = coming.result()
-                if step + 1 < run.steps:
+                if step + 1 < self._end:
                     coming = pool.submit(make, step + 1)
                 yield inputs
+
+    def _in_own_order(self, inputs: StepInputs) -> StepInputs:
+        mask = self.record.mask_token_id
+        confidence = self._confidence(start_of_decoding(inputs, self.config.data.answer_tokens, mask))
+        generator = torch.Generator().manual_seed(_mix(self.config.run.seed, self.step, 2))
+        return mask_in_own_order(inputs, confidence, self.config.objective.block_size, mask, generator)
 
     def _resume(self) -> None:
         found = checkpoints(self.out)

@@ -15,6 +15,7 @@ from training.objective import (
     autoregressive_loss,
     block_diffusion_loss,
     block_times,
+    mask_least_confident,
     sample_noise,
     trained_tokens,
 )
@@ -108,3 +109,21 @@ def test_autoregressive_loss_ignores_what_follows_eos() -> None:
     loss = autoregressive_loss(logits, labels, valid)
     logits[:, 3:] += 10 * torch.randn(1, 2, 4)
     torch.testing.assert_close(autoregressive_loss(logits, labels, valid), loss)
+
+
+@pytest.mark.parametrize("size", [4, 8])
+def test_the_least_confident_tokens_of_each_block_are_masked(size: int) -> None:
+    confidence = torch.rand(5, 16, generator=torch.Generator().manual_seed(0))
+    time = torch.full((5, 16), 0.5)
+    masked = mask_least_confident(confidence, time, size, jitter=0.0).view(5, -1, size)
+    blocks = confidence.view(5, -1, size)
+    assert (masked.sum(-1) == size // 2).all()
+    hidden = torch.where(masked, blocks, -1.0).amax(-1)
+    shown = torch.where(masked, 2.0, blocks).amin(-1)
+    assert (hidden <= shown).all()
+
+
+def test_at_least_one_token_of_a_block_is_masked_and_all_of_them_at_time_one() -> None:
+    confidence = torch.rand(3, 8)
+    assert (mask_least_confident(confidence, torch.full((3, 8), 1e-4), 4).view(3, 2, 4).sum(-1) == 1).all()
+    assert mask_least_confident(confidence, torch.ones(3, 8), 4).all()

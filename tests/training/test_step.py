@@ -10,7 +10,15 @@ import torch
 
 from training.data import TrainingSet
 from training.forward import VisionGeometry
-from training.step import ObjectiveConfig, answer_logits, make_loss, prepare
+from training.step import (
+    ObjectiveConfig,
+    answer_logits,
+    make_confidence,
+    make_loss,
+    mask_in_own_order,
+    prepare,
+    start_of_decoding,
+)
 from wamdiff2_core.chat import ChatRequest
 from wamdiff2_core.conversations import read_rgb
 from wamdiff2_core.errors import UserError
@@ -133,3 +141,21 @@ def test_wrong_objectives_are_refused() -> None:
         ObjectiveConfig(block_size=0)
     with pytest.raises(UserError, match="full_share"):
         ObjectiveConfig(full_share=1.5)
+
+
+def test_own_order_masks_every_second_copy_where_the_model_is_least_sure(small_model, encoded, geometry) -> None:
+    objective = ObjectiveConfig(block_size=16, copies=2, own_order=True)
+    inputs = prepare(encoded.batch([0, 1, 2]), objective, MASK, generator())
+    confidence = make_confidence(small_model, objective, geometry, compiled=False)
+    sure = confidence(start_of_decoding(inputs, ANSWER, MASK))
+    full = prepare(encoded.batch([0, 1, 2]), ObjectiveConfig(block_size=16, copies=1, full_share=1.0), MASK)
+    torch.testing.assert_close(sure, confidence(full))
+
+    ordered = mask_in_own_order(inputs, sure, 16, MASK, generator(1))
+    first, second = ordered.ids[:, -2 * ANSWER :].view(3, 2, ANSWER).unbind(1)
+    assert torch.equal(first, inputs.ids[:, -2 * ANSWER : -ANSWER])
+    masked = second == MASK
+    assert torch.equal(second[~masked], inputs.labels[:, :ANSWER][~masked])
+    trained = torch.arange(ANSWER) < inputs.padded_lengths[:, None]
+    assert torch.equal(ordered.counted[:, ANSWER:], masked & trained)
+    assert sure[masked].mean() < sure[~masked].mean()

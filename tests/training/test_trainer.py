@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from itertools import pairwise
 from pathlib import Path
@@ -102,6 +103,26 @@ def test_training_lowers_the_loss(text_set: Path, tmp_path: Path) -> None:
     assert trainer.validation_loss() < 0.5 * before
 
 
+def test_a_stage_that_stops_early_keeps_its_schedule(text_set: Path, tmp_path: Path) -> None:
+    run = {"steps": 10, "stop_at": 3, "batch_size": 2, "compiled": False, "log_every": 1}
+    line = Trainer(stage(tmp_path, text_set, run=run)).train()
+    assert line["step"] == 3
+    assert line["lr"] == pytest.approx(learning_rate(2, OptimizerConfig(warmup_steps=2), 10), abs=1e-6)
+
+
+def test_own_order_stage_resumes_to_the_same_weights(picture_set: Path, tmp_path: Path) -> None:
+    run = {"steps": 3, "batch_size": 2, "compiled": False, "checkpoint_every": 1, "keep": 9}
+    config = stage(tmp_path, picture_set, objective={"block_size": 16, "own_order": True}, run=run)
+    Trainer(config).train()
+    last = checkpoints(tmp_path)[-1]
+    before = load_file(last / STATE_NAME)
+    shutil.rmtree(last)
+    Trainer(config).train()
+    after = load_file(last / STATE_NAME)
+    for name, tensor in before.items():
+        assert torch.equal(tensor, after[name]), name
+
+
 def test_a_block_stage_starts_from_the_weights_of_the_autoregressive_stage(text_set: Path, tmp_path: Path) -> None:
     run = {"steps": 1, "batch_size": 2, "compiled": False, "dtype": "float32"}
     Trainer(stage(tmp_path / "ar", text_set, objective={"kind": "autoregressive"}, run=run)).train()
@@ -149,7 +170,7 @@ def test_overrides_beat_the_file_and_unknown_keys_are_named(tmp_path: Path) -> N
         load_stage(tmp_path / "none.yaml")
 
 
-@pytest.mark.parametrize("name", ["nano_ar", "nano_b4", "nano_b8", "nano_b16", "nano_b32"])
+@pytest.mark.parametrize("name", ["nano_ar", "nano_b4", "nano_b8", "nano_b16", "nano_b32", "nano_b32_own"])
 def test_shipped_stage_files_are_valid(name: str) -> None:
     folder = Path(__file__).resolve().parents[2] / "training" / "configs"
     config = load_stage(folder / f"{name}.yaml")
