@@ -56,7 +56,7 @@ class ConversionError(ValueError):
 
 def stamp_to_ns(stamp: Time) -> int:
     """Nanoseconds of a stamp."""
-    return stamp.sec * 1_000_000_000 + stamp.nanosec
+    return int(stamp.sec) * 1_000_000_000 + int(stamp.nanosec)
 
 
 def stamp_from_ns(stamp_ns: int) -> Time:

@@ -105,6 +105,10 @@ def test_colcon_builds_the_checkout_and_its_planner_node_answers(checkout, tmp_p
     probe = "import wamdiff2_ros, wamdiff2; print(wamdiff2_ros, wamdiff2)"
     where = run(["sh", "-c", f'{setup} "{sys.executable}" -P -c "{probe}"'], tmp_path)
     assert where.count(str(install)) == 2
+    (entry_points,) = install.rglob("entry_points.txt")  # the prefix's own, not the environment's
+    assert "closed-loop = carla_bridge.closed_loop:closed_loop" in entry_points.read_text()
+    commands = run(["sh", "-c", f'{setup} "{install}/bin/wamdiff2" --help'], tmp_path)
+    assert {"node", "predict", "train", "closed-loop"} <= set(commands.split())
     node = start_node("sh", "-c", f'{setup} "{install}/lib/wamdiff2/planner_node" --ros-args -p planner:=random')
     peer.wait_ready()
     peer.send_partners(10**9)
