@@ -81,7 +81,8 @@ class RouteResult(Strict):
         off_lane_s: simulated seconds with the vehicle's centre off the route's lane.
         frames_sent: camera frames given to the planner.
         plans: answers received.
-        plans_unreadable: answers without waypoints that could be driven.
+        plans_unreadable: answers whose text holds no waypoints.
+        plans_refused: answers with waypoints that failed the planner's check.
         plans_missing: frames without an answer within the wait.
         latency_ms: wall time from sending a frame to receiving its plan: quantiles `p50`, `p95`, and `max`.
         decode: means over the answers: `prefill_ms`, `decode_ms`, `forwards`, `steps`, `blocks`, `tokens`.
@@ -103,6 +104,7 @@ class RouteResult(Strict):
     frames_sent: int
     plans: int
     plans_unreadable: int
+    plans_refused: int
     plans_missing: int
     latency_ms: dict[str, float]
     decode: dict[str, float]

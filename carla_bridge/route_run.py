@@ -87,11 +87,13 @@ class Patience:
 
     Attributes:
         wait_s: for the plan of a frame, while plans come.
-        lost_wait_s: for the plan of a frame after one was missed, until a plan comes again.
+        lost_wait_s: for the plan of a frame after one was missed, until a plan comes again, while the vehicle brakes.
+        standing_wait_s: the same once it stands: nothing is lost by giving a slow planner time to come back.
     """
 
     wait_s: float = 5.0
     lost_wait_s: float = 0.05
+    standing_wait_s: float = 1.0
 
 
 class PlannerWatch:
@@ -102,13 +104,15 @@ class PlannerWatch:
         self._heard_at_loss = 0
         self.lost = False
 
-    def ask(self, stamp_ns: int) -> Answer | None:
+    def ask(self, stamp_ns: int, standing: bool) -> Answer | None:
         """The answer to the frame just sent; None without a planner, or when it did not come."""
         if not self._expects:
             return None
+        patience = self._patience
         # A plan for an older frame is of no use, but tells that the planner lives.
         given_up = self.lost and self._link.heard() == self._heard_at_loss
-        answer = self._link.wait(stamp_ns, self._patience.lost_wait_s if given_up else self._patience.wait_s)
+        lost_wait_s = patience.standing_wait_s if standing and not self._link.fault() else patience.lost_wait_s
+        answer = self._link.wait(stamp_ns, lost_wait_s if given_up else patience.wait_s)
         if answer is None and not given_up:
             self._heard_at_loss = self._link.heard()
         self.lost = answer is None
@@ -226,7 +230,8 @@ class RouteRun:
         """Send a frame, wait for its plan, and let it act when the latency mode says."""
         self._link.send(frame, navigation)
         was_lost = self._watch.lost
-        answer = self._watch.ask(frame.stamp_ns)
+        standing = abs(frame.ego.speed_mps) < self._setup.limits.standing_mps
+        answer = self._watch.ask(frame.stamp_ns, standing)
         t_s = (frame.stamp_ns - self._start_ns) * 1e-9
         delay_ns = 0
         if answer is not None:
@@ -294,9 +299,12 @@ class RouteRun:
             outcome=verdict.outcome, reason=verdict.reason,
             completion_pct=100.0 if verdict.outcome is Outcome.COMPLETED else round(100.0 * self._completion(), 2),
             length_m=round(self._setup.route.length_m, 2), driven_m=round(self._driven_m, 2),
-            duration_s=round(ticks[-1].t_ns * 1e-9, 3) if ticks else 0.0, wall_s=round(time.monotonic() - self._began, 2),
+            duration_s=round(ticks[-1].t_ns * 1e-9, 3) if ticks else 0.0,
+            wall_s=round(time.monotonic() - self._began, 2),
             max_deviation_m=round(self._judge.max_deviation_m, 3), off_lane_s=round(self._judge.off_lane_s, 2),
-            frames_sent=len(plans), plans=len(received), plans_unreadable=sum(not record.ok for record in received),
+            frames_sent=len(plans), plans=len(received),
+            plans_unreadable=sum(not record.ok and not record.waypoints_m for record in received),
+            plans_refused=sum(not record.ok and bool(record.waypoints_m) for record in received),
             plans_missing=sum(not record.received for record in plans) if expects else 0,
             latency_ms=latency_figures([record.wall_ms for record in received]),
             decode={

@@ -99,7 +99,7 @@ def final_line(results: DriveResults, where: str) -> Text:
     """The figures of a drive in one line."""
     routes = results.routes
     plans = sum(route.plans for route in routes)
-    unreadable = sum(route.plans_unreadable for route in routes)
+    unreadable, refused = (sum(getattr(route, f"plans_{kind}") for route in routes) for kind in ("unreadable", "refused"))
     p50 = [route.latency_ms["p50"] for route in routes if route.latency_ms]
     p95 = [route.latency_ms["p95"] for route in routes if route.latency_ms]
     latency = f", {np.median(p50):.0f} ms median, {max(p95):.0f} ms p95" if p50 else ""
@@ -108,6 +108,6 @@ def final_line(results: DriveResults, where: str) -> Text:
         (f"{results.completed}/{results.routes_wanted} routes completed", "bold green" if ok else "bold red"),
         f", {sum(route.driven_m for route in routes):.0f} m "
         f"in {sum(route.duration_s for route in routes):.0f} s simulated, "
-        f"{plans} plans ({unreadable} unreadable){latency}, latency mode {results.latency_mode}"
+        f"{plans} plans ({unreadable} unreadable, {refused} refused){latency}, latency mode {results.latency_mode}"
         + (f" {results.latency_ms:g} ms" if results.latency_mode == "fixed" else "") + f": {where}",
     )

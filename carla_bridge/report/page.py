@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from carla_bridge.route_run import latency_figures
 
 PAGE_NAME, VIDEO_NAME = "index.html", "drive.mp4"
 PICTURES_PER_ROUTE = 6
+REASONS_SHOWN = 4
 INFRACTION_STYLE = {"off lane": "warn", "collision": "bad", "planner lost": "bad"}  # classes of the style sheet
 
 
@@ -61,8 +63,10 @@ def _tiles(folder: Path, results: DriveResults) -> list[tuple[str, str, str]]:
         (f"{sum(route.driven_m for route in routes):.0f} m", "driven", f"in {sim_s:.0f} s of simulated time"),
         (f"{sum(len(route.infractions) for route in routes)}", "infractions",
          f"{sum(route.off_lane_s for route in routes):.1f} s off the lane"),
-        (f"{plans}", "plans", f"{sum(route.plans_unreadable for route in routes)} unreadable, "
-                              f"{sum(route.plans_missing for route in routes)} missing"),
+        (f"{plans}", "plans", ", ".join(
+            f"{sum(getattr(route, f'plans_{kind}') for route in routes)} {kind}"
+            for kind in ("unreadable", "refused", "missing")
+        )),
     ]
     if latency:
         tiles.append((f"{latency['p50']:.0f} ms", "frame to plan, median", f"95 % below {latency['p95']:.0f} ms"))
@@ -114,6 +118,7 @@ def _route(folder: Path, results: DriveResults, route: RouteResult) -> dict[str,
     return {
         "result": route, "map": drawn, "charts": _charts(route, ticks, received),
         "pictures": _pictures(results, route_folder, plans), "decode": _decode(received),
+        "not_driven": _not_driven(received),
         "dt_s": next((plan.dt_s for plan in received if plan.dt_s), None),
     }
 
@@ -178,6 +183,16 @@ def _most_turning(plans: list[PlanRecord], index: int, spread: int) -> PlanRecor
         return plans[index]
     near = plans[max(0, index - spread) : index + spread + 1]
     return max(near, key=lambda plan: abs(plan.waypoints_m[-1][1]) if plan.waypoints_m else 0.0)
+
+
+def _not_driven(received: list[PlanRecord]) -> list[tuple[str, int, str]]:
+    """(reason without its figures, how often, an answer as an example) of plans that were not driven."""
+    groups: dict[str, list[PlanRecord]] = {}
+    for plan in received:
+        if not plan.ok:
+            groups.setdefault(re.sub(r"'.*|[-\d.]+", "…", plan.message), []).append(plan)
+    largest = sorted(groups.items(), key=lambda item: -len(item[1]))[:REASONS_SHOWN]
+    return [(reason, len(plans), plans[0].text) for reason, plans in largest]
 
 
 def _decode(received: list[PlanRecord]) -> list[tuple[str, str, str, str]]:

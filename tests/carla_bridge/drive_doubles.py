@@ -102,6 +102,7 @@ class FakeLink:
     sent: list[int] = field(default_factory=list)
     count: int = 0
     late: int = 0
+    why: str = "it was ended by SIGKILL"
 
     def publish_tick(self, frame: FakeFrame) -> None:
         """Nobody listens."""
@@ -121,4 +122,4 @@ class FakeLink:
         return self.count + self.late
 
     def fault(self) -> str:
-        return "it was ended by SIGKILL"
+        return self.why

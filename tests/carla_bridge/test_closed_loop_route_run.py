@@ -96,6 +96,16 @@ def test_lost_planner_is_waited_for_once_then_the_vehicle_brakes_at_once_and_the
     assert [item.kind for item in result.infractions] == ["planner lost"]
 
 
+def test_planner_that_only_hangs_gets_time_once_the_vehicle_stands(tmp_path):
+    link = FakeLink(lambda stamp_ns: (straight_plan(stamp_ns), MS) if stamp_ns < 4 * 10**9 else None, why="")
+    _, ticks, plans = drive(tmp_path, link, patience=Patience(5.0, 0.05, 1.0))
+    speeds = {tick.t_ns: tick.speed_mps for tick in ticks}
+    silent = [(plan, limit) for plan, (_, limit) in zip(plans, link.waits, strict=True) if not plan.received]
+    assert silent[0][1] == 5.0
+    assert [limit for _, limit in silent[1:]] == [1.0 if speeds[plan.t_ns] < 0.1 else 0.05 for plan, _ in silent[1:]]
+    assert silent[-1][1] == 1.0
+
+
 def test_planner_that_comes_back_is_trusted_again(tmp_path):
     def answer(stamp_ns):
         return None if 4 * 10**9 < stamp_ns < 5 * 10**9 else (straight_plan(stamp_ns), MS)

@@ -154,7 +154,7 @@ def _shoot(port: int, chooser: random.Random) -> None:
         struct.pack("<I", 1), struct.pack("<I", 77777), b"\x01\x00",
     ]  # fmt: skip
     data = chooser.choice([*requests, chooser.randbytes(chooser.randrange(1, 3000))])
-    with socket.create_connection(("127.0.0.1", port + chooser.randrange(2)), timeout=5) as sock:
+    with socket.create_connection(("127.0.0.1", port + chooser.randrange(2)), timeout=30) as sock:
         try:
             sock.sendall(data)
             if chooser.random() < 0.5:

@@ -78,7 +78,7 @@ snapshot = world.get_snapshot().find(car.id)
 seen["same_pose"] = snapshot.get_transform() == car.get_transform()
 travelled = car.get_location() - start.location
 seen["travelled_m"] = travelled.length()
-seen["yaw_gain_deg"] = car.get_transform().rotation.yaw - start.rotation.yaw
+seen["yaw_gain_deg"] = (car.get_transform().rotation.yaw - start.rotation.yaw + 180.0) % 360.0 - 180.0
 seen["imu"] = [force.accelerometer.z, force.gyroscope.z, force.compass]
 seen["gnss"] = [fix.latitude, fix.longitude, fix.altitude]
 seen["location"] = [car.get_location().x, car.get_location().y]
