@@ -159,7 +159,7 @@ class Drive:
         display.note("starting server and planner")
         if node is None:
             choose_ros_domain(keep=self._config.planner.kind == "external")
-        # Children come before rclpy: its threads and a fork do not go together.
+        # Children come before rclpy where that is started here: its threads and a fork do not go together well.
         server = self._start_server(stack)
         self._start_planner(stack)
         if node is None:

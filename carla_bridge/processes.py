@@ -24,6 +24,8 @@ from wamdiff2_core.errors import InfrastructureError
 
 LOG = logging.getLogger(__name__)
 _PR_SET_PDEATHSIG = 1
+# Loaded here, as a child that was forked from a process with threads must not load libraries.
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -88,8 +90,8 @@ def wait_for_port(port: int, alive: Callable[[], bool], timeout_s: float, host: 
 def _prepare_child() -> None:
     # A shell's background jobs ignore SIGINT, and hand that on; `stop` relies on it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class ManagedProcess:

@@ -99,7 +99,8 @@ def final_line(results: DriveResults, where: str) -> Text:
     """The figures of a drive in one line."""
     routes = results.routes
     plans = sum(route.plans for route in routes)
-    unreadable, refused = (sum(getattr(route, f"plans_{kind}") for route in routes) for kind in ("unreadable", "refused"))
+    unreadable = sum(route.plans_unreadable for route in routes)
+    refused = sum(route.plans_refused for route in routes)
     p50 = [route.latency_ms["p50"] for route in routes if route.latency_ms]
     p95 = [route.latency_ms["p95"] for route in routes if route.latency_ms]
     latency = f", {np.median(p50):.0f} ms median, {max(p95):.0f} ms p95" if p50 else ""
