@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from carla_bridge.server.world import RendererLike, TownLike, World
 from wamdiff2_core.errors import InfrastructureError, UserError
 
 LOG = logging.getLogger(__name__)
+SWITCH_INTERVAL_S = 0.0005
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,8 @@ class EmbeddedServer:
             InfrastructureError: a port is taken.
             UserError: no such town.
         """
+        # While another thread lays out a town, each system call hands it the interpreter for one switch interval.
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
         asyncio.run(self._serve(on_ready))
 
     def stop(self) -> None:

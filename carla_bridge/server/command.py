@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Annotated
 
 import typer
+
+from wamdiff2_core.errors import ExitCode, InfrastructureError, UserError
 
 
 def server(
@@ -15,9 +19,15 @@ def server(
 ) -> None:
     """Serve the embedded world to CARLA 0.9.16 clients until Ctrl-C or SIGTERM."""
     from carla_bridge.server.app import EmbeddedServer, ServerConfig
+    from carla_bridge.server.world import laying_out
 
     config = ServerConfig(port=port, host=host, town=town, seed=seed)
     EmbeddedServer(config).run(lambda: announce(config))
+    if laying_out():
+        # The map library aborts a process that ends while one of its calls is running: go without an orderly end.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(ExitCode.DONE)
 
 
 def announce(config: object) -> None:
@@ -36,10 +46,6 @@ def announce(config: object) -> None:
 
 def main() -> None:
     """Entry of `python -m carla_bridge.server`: the same command with the same exit codes."""
-    import sys
-
-    from wamdiff2_core.errors import InfrastructureError, UserError
-
     app = typer.Typer(add_completion=False)
     app.command()(server)
     try:

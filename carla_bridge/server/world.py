@@ -25,6 +25,8 @@ from carla_bridge.server.wire import SensorType
 
 DEFAULT_DELTA_S = 0.05
 DEFAULT_WEATHER = (10.0, 0.0, 0.0, 10.0, 0.0, 70.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.03, 0.0331)
+KEPT_RENDERERS = 3
+LAYOUT_THREAD = "town-layout"
 PROP_COLOR = (225, 120, 30)
 WALKER_COLORS = ((190, 60, 60), (60, 90, 170), (70, 130, 80), (210, 190, 120))
 
@@ -32,8 +34,13 @@ WALKER_COLORS = ((190, 60, 60), (60, 90, 170), (70, 130, 80), (210, 190, 120))
 class TownLike(Protocol):
     """What the world needs of a town."""
 
-    name: str
-    opendrive: str
+    @property
+    def name(self) -> str:
+        """Last part of the map name."""
+
+    @property
+    def opendrive(self) -> str:
+        """OpenDRIVE text."""
 
     @property
     def spawn_points(self) -> Sequence[Any]:
@@ -105,6 +112,7 @@ class World:
         self._last_state: bytes | None = None
         self._flags = wire.MAP_CHANGED
         self.spectator = self._add(Actor(self._take_id(), SPECTATOR, [0, SPECTATOR.id, []], Pose(z=20.0, pitch=-45.0)))
+        self._renderers: dict[str, Future[RendererLike]] = {}  # by OpenDRIVE text, for a quick way back
         self._enter(town)
         self._renderer.result()
         hub.on_subscribe = self._on_subscribe
@@ -117,7 +125,10 @@ class World:
         scenery = town.static_boxes
         self.contacts = ContactSolver(scenery)
         # Laying out a town takes seconds, and a client gives a request no more than that.
-        self._renderer = _in_background(lambda: self._make_renderer(town))
+        if town.opendrive not in self._renderers:
+            self._renderers = dict(list(self._renderers.items())[1 - KEPT_RENDERERS :])
+            self._renderers[town.opendrive] = _in_background(lambda: self._make_renderer(town))
+        self._renderer = self._renderers[town.opendrive]
         self.geo_reference = sensors.GeoReference.of(town.opendrive)
         self.spawn_transforms = [
             ((t.location.x, t.location.y, t.location.z), (t.rotation.pitch, t.rotation.yaw, t.rotation.roll))
@@ -313,8 +324,13 @@ def _in_background(make: Callable[[], RendererLike]) -> Future[RendererLike]:
         except Exception as error:
             future.set_exception(error)
 
-    threading.Thread(target=work, name="renderer", daemon=True).start()
+    threading.Thread(target=work, name=LAYOUT_THREAD, daemon=True).start()
     return future
+
+
+def laying_out() -> bool:
+    """Whether a town is being laid out in the background."""
+    return any(thread.name == LAYOUT_THREAD for thread in threading.enumerate())
 
 
 def _scenery(type_id: str) -> list:

@@ -184,6 +184,24 @@ def test_garbage_on_both_ports_disturbs_neither_client(server_port: int) -> None
     assert shots >= 50
 
 
+def test_signal_while_a_new_town_is_laid_out_still_gives_exit_code_zero() -> None:
+    port = free_ports(2)
+    process = start_server(port)
+    shipped = ROOT / "carla_bridge" / "server" / "towns" / "Wamtown01.xodr"
+    town = shipped.read_text().replace("<header", "<!-- another --><header")
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as sock:
+        for name, arguments in (
+            ("copy_opendrive_to_file", [town, []]),
+            ("load_new_episode", ["OpenDriveMap", True, 0]),
+        ):
+            sock.sendall(msgpack.packb([0, 1, name, [[False], *arguments]]))
+            assert msgpack.unpackb(sock.recv(4096)) == [1, 1, None, [[False]]]
+        process.terminate()
+    assert process.wait(timeout=60) == 0
+    assert process.stdout is not None
+    assert process.stdout.read() == ""
+
+
 def test_taken_port_is_an_infrastructure_error_that_names_the_way_out() -> None:
     port = free_ports(2)
     with socket.socket() as taken:

@@ -1,0 +1,76 @@
+"""The server in a thread: ports, a plain request, the clock of asynchronous mode, and what is wrong use."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from types import SimpleNamespace
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+
+from carla_bridge.processes import free_ports
+from carla_bridge.server.app import EmbeddedServer, ServerConfig
+from wamdiff2_core.errors import InfrastructureError, UserError
+
+
+class Flat:
+    """A renderer of one colour."""
+
+    def render(self, camera: Any, actors: Any = ()) -> np.ndarray:
+        return np.zeros((camera.height, camera.width, 4), np.uint8)
+
+
+def embedded(port: int) -> EmbeddedServer:
+    town = SimpleNamespace(name="Flat", opendrive="", spawn_points=[], static_boxes=[])
+    return EmbeddedServer(ServerConfig(port=port), make_town=lambda name: town, make_renderer=lambda town: Flat())
+
+
+def request(port: int, name: str, *arguments: Any) -> Any:
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as sock:
+        sock.sendall(msgpack.packb([0, 9, name, [[False], *arguments]]))
+        unpacker = msgpack.Unpacker()
+        while True:
+            unpacker.feed(sock.recv(65536))
+            for kind, message_id, error, result in unpacker:
+                assert (kind, message_id, error) == (1, 9, None)
+                return result
+
+
+def read_exactly(sock: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        more = sock.recv(count - len(data))
+        assert more
+        data += more
+    return data
+
+
+def test_server_answers_streams_and_leaves_its_ports_free() -> None:
+    port = free_ports(2)
+    for _ in range(2):
+        with embedded(port):
+            ((_, (_, (token,))),) = request(port, "get_episode_info")
+            stream_id, stream_port = struct.unpack_from("<IH", token)
+            assert stream_port == port + 1
+            with socket.create_connection(("127.0.0.1", stream_port), timeout=20) as stream:
+                stream.sendall(struct.pack("<I", stream_id))
+                frames = []
+                for _ in range(3):  # the last state at once, then the clock of asynchronous mode
+                    (length,) = struct.unpack("<I", read_exactly(stream, 4))
+                    frames.append(struct.unpack_from("<Q", read_exactly(stream, length), 8)[0])
+            assert frames == [frames[0], frames[0] + 1, frames[0] + 2]
+
+
+def test_taken_port_is_an_infrastructure_error_in_a_thread_too() -> None:
+    port = free_ports(2)
+    with embedded(port), pytest.raises(InfrastructureError, match=str(port)), embedded(port):
+        pass
+
+
+@pytest.mark.parametrize("wrong", [{"port": 0}, {"port": 65535}, {"host": "localhost"}, {"host": "::1"}])
+def test_wrong_address_is_a_user_error(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="--"):
+        ServerConfig(**wrong)
