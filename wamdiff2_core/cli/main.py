@@ -108,7 +108,7 @@ def unavailable_command(name: str, problem: str, fix: str) -> Any:
     app = typer.Typer(add_completion=False)
     app.command(
         name,
-        help=f"(unavailable: {problem}; {fix})",
+        help=escape(f"(unavailable: {problem}; {fix})"),
         add_help_option=False,
         context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     )(refuse)

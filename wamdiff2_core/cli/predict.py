@@ -34,34 +34,34 @@ def predict(
         Path, typer.Option("--output_file", help="Answers in input order; .jsonl gives JSON lines.")
     ],
     model: Annotated[Path, typer.Option("--model_id", "--model_path", help="Checkpoint folder.")],
-    max_new_tokens: Annotated[int | None, typer.Option("--max_new_tokens", help="Length limit. [128]")] = None,
-    block_size: Annotated[int | None, typer.Option("--block_size", help="Tokens denoised together. [32]")] = None,
+    max_new_tokens: Annotated[int | None, typer.Option("--max_new_tokens", help="Length limit (128).")] = None,
+    block_size: Annotated[int | None, typer.Option("--block_size", help="Tokens denoised together (32).")] = None,
     denoising_steps: Annotated[
-        int | None, typer.Option("--denoising_steps", help="Step budget per block. [32]")
+        int | None, typer.Option("--denoising_steps", help="Step budget per block (32).")
     ] = None,
-    temperature: Annotated[float | None, typer.Option("--temperature", help="0: most probable token. [0]")] = None,
-    top_k: Annotated[int | None, typer.Option("--top_k", help="Keep the k most probable tokens; 0: all. [0]")] = None,
-    top_p: Annotated[float | None, typer.Option("--top_p", help="Nucleus mass. [1.0]")] = None,
+    temperature: Annotated[float | None, typer.Option("--temperature", help="0: most probable token (0).")] = None,
+    top_k: Annotated[int | None, typer.Option("--top_k", help="Keep the k most probable tokens; 0: all (0).")] = None,
+    top_p: Annotated[float | None, typer.Option("--top_p", help="Nucleus mass (1.0).")] = None,
     remasking_strategy: Annotated[
         str | None,
         typer.Option(
             "--remasking_strategy",
-            help="sequential, autoregressive, low_confidence_static or low_confidence_dynamic. [the last]",
+            help="sequential, autoregressive, low_confidence_static or low_confidence_dynamic (the last).",
         ),
     ] = None,
     confidence_threshold: Annotated[
-        float | None, typer.Option("--confidence_threshold", help="Of low_confidence_dynamic. [0.9]")
+        float | None, typer.Option("--confidence_threshold", help="Of low_confidence_dynamic (0.9).")
     ] = None,
-    min_pixels: Annotated[int | None, typer.Option("--min_pixels", help="Least image area. [12544]")] = None,
-    max_pixels: Annotated[int | None, typer.Option("--max_pixels", help="Largest image area. [2073600]")] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Of sampling. [0]")] = None,
+    min_pixels: Annotated[int | None, typer.Option("--min_pixels", help="Least image area (12544).")] = None,
+    max_pixels: Annotated[int | None, typer.Option("--max_pixels", help="Largest image area (2073600).")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Of sampling (0).")] = None,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or npu.")] = "auto",
     dtype: Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16 or float16.")] = "auto",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Drop what an earlier run left unfinished.")] = False,
 ) -> int:
     """Answer a file of conversations with a checkpoint.
 
-    Defaults in brackets hold for a checkpoint without a serving record; one with a record brings its own, and a flag
+    Defaults in parentheses hold for a checkpoint without a serving record; one with a record brings its own, and a flag
     that contradicts it is refused. NUM_DEVICES (or NUM_GPUS) processes share the work; so do those of torchrun.
     """
     from wamdiff2_core.cli.predict_worker import PredictRequest, answer_share, limit_threads, merge
