@@ -31,8 +31,11 @@ class PlanLimits(Strict):
     min_step_m: float = 0.75
 
 
+DEFAULT_LIMITS = PlanLimits()
+
+
 def check_waypoints(
-    waypoints: Waypoints, speed_mps: float, expected: int | None = None, limits: PlanLimits = PlanLimits()
+    waypoints: Waypoints, speed_mps: float, expected: int | None = None, limits: PlanLimits = DEFAULT_LIMITS
 ) -> Check:
     """Check waypoints against the ego's motion.
 

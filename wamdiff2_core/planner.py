@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from wamdiff2_core.checks import PlanLimits, check_waypoints
+from wamdiff2_core.checks import DEFAULT_LIMITS, PlanLimits, check_waypoints
 from wamdiff2_core.config import CameraSpec, DecodeConfig, PlanningTask
 from wamdiff2_core.errors import UserError, did_you_mean
 from wamdiff2_core.prompts import planning_prompt
@@ -79,7 +79,7 @@ class CheckpointPlanner:
     """
 
     def __init__(
-        self, checkpoint: Checkpoint, decode: DecodeConfig | None = None, limits: PlanLimits = PlanLimits()
+        self, checkpoint: Checkpoint, decode: DecodeConfig | None = None, limits: PlanLimits = DEFAULT_LIMITS
     ) -> None:
         """Take a loaded checkpoint.
 
@@ -117,7 +117,7 @@ class CheckpointPlanner:
         device: str | torch.device = "cpu",
         dtype: torch.dtype | str | None = None,
         attn_implementation: str = "sdpa",
-        limits: PlanLimits = PlanLimits(),
+        limits: PlanLimits = DEFAULT_LIMITS,
         **decode: Any,
     ) -> CheckpointPlanner:
         """Load a checkpoint folder; `decode` overrides fields of the record's `DecodeConfig`.

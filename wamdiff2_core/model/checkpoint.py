@@ -122,8 +122,6 @@ def load_checkpoint(
         UserError: the folder is not a complete checkpoint, or the arguments contradict its record.
     """
     import torch
-    from transformers import Qwen3VLForConditionalGeneration
-    from transformers.utils import logging as transformers_logging
 
     folder = Path(folder)
     if attn_implementation not in ATTENTION:
@@ -134,16 +132,7 @@ def load_checkpoint(
     tokenizer = load_tokenizer(folder) if require_tokenizer or _has_tokenizer(folder) else None
     if dtype is None and torch.device(device).type == "cpu":
         dtype = torch.float32
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    loaded: Any = Qwen3VLForConditionalGeneration.from_pretrained(
-        folder, config=config, dtype=dtype or "auto", attn_implementation=attn_implementation, local_files_only=True,
-        use_safetensors=True, output_loading_info=True,
-    )
-    model, report = loaded
-    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
-        if report[kind]:
-            raise UserError(f"{folder}: weights", "exactly Qwen3-VL's keys and shapes",
-                            f"{kind.replace('_', ' ')}: {', '.join(map(str, sorted(report[kind])[:3]))}")
+    model = _load_weights(folder, config, dtype or "auto", attn_implementation)
     policy = _settle("images", record and record.images, images, ImagePolicy())
     mask_id = _settle("mask_token_id", record and record.mask_token_id, mask_token_id, QWEN_MASK_TOKEN_ID)
     eos_id = _settle("eos_token_id", record and record.eos_token_id, eos_token_id, QWEN_EOS_TOKEN_ID)
@@ -202,6 +191,30 @@ def checkpoint_hash(folder: Path, weights: list[Path] | None = None) -> str:
             while chunk := file.read(1 << 24):
                 digest.update(chunk)
     return digest.hexdigest()[:HASH_LENGTH]
+
+
+def _load_weights(
+    folder: Path, config: Qwen3VLConfig, dtype: torch.dtype | str, attn_implementation: str
+) -> Any:
+    """The stock model with the folder's weights; every key must be there, and no other."""
+    from safetensors import SafetensorError
+    from transformers import Qwen3VLForConditionalGeneration
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        loaded: Any = Qwen3VLForConditionalGeneration.from_pretrained(
+            folder, config=config, dtype=dtype, attn_implementation=attn_implementation, local_files_only=True,
+            use_safetensors=True, output_loading_info=True, ignore_mismatched_sizes=True,
+        )
+    except SafetensorError as error:
+        raise UserError(f"{folder}: weights", "readable safetensors", str(error), "copy the folder again") from None
+    model, report = loaded
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if report[kind]:
+            raise UserError(f"{folder}: weights", "exactly Qwen3-VL's keys and shapes",
+                            f"{kind.replace('_', ' ')}: {', '.join(map(str, sorted(report[kind])[:3]))}")
+    return model
 
 
 def _has_tokenizer(folder: Path) -> bool:
