@@ -1,0 +1,220 @@
+"""Proof that the suite can fail: breaks one line at a time in a copy of the tree and expects the tests to turn red.
+
+    make mutants
+
+Each mutant is a defect that someone could really write. A mutant whose line is no longer there is an error, so the
+list cannot rot. Exit code 1 when a mutant survives, or when the unbroken tree is red.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import track
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parent.parent
+TIMEOUT_S = 900
+JOBS = 2
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One broken line.
+
+    Attributes:
+        area: part of the package.
+        defect: what a user would see.
+        file: file to break.
+        old, new: text that stands there exactly once, and what replaces it.
+        tests: test file that must turn red.
+    """
+
+    area: str
+    defect: str
+    file: str
+    old: str
+    new: str
+    tests: str
+
+
+MUTANTS = (
+    Mutant(
+        "codec",
+        "waypoints of a checkpoint with y to the right come out mirrored",
+        "wamdiff2_core/waypoint_text.py",
+        'return Waypoints(flip_y(points) if task.y_axis == "right" else points, task.dt_s)',
+        'return Waypoints(flip_y(points) if task.y_axis == "left" else points, task.dt_s)',
+        "tests/core/test_waypoint_text.py",
+    ),
+    Mutant(
+        "codec",
+        "an answer with one waypoint too many is taken",
+        "wamdiff2_core/waypoint_text.py",
+        "if position != len(text):",
+        "if position > len(text):",
+        "tests/core/test_waypoint_text.py",
+    ),
+    Mutant(
+        "masks",
+        "noisy tokens see the clean answer that they are to predict",
+        "wamdiff2_core/model/masks.py",
+        "noisy_sees = ((query > key) & (key_part <= CLEAN)) | own",
+        "noisy_sees = ((query >= key) & (key_part <= CLEAN)) | own",
+        "tests/core/test_masks.py",
+    ),
+    Mutant(
+        "masks",
+        "block boundaries depend on padding, and so on the neighbours in a batch",
+        "wamdiff2_core/model/masks.py",
+        "return (valid.long().cumsum(-1) - 1).div(",
+        "return (torch.ones_like(valid).long().cumsum(-1) - 1).div(",
+        "tests/core/test_masks.py",
+    ),
+    Mutant(
+        "cache",
+        "keys and values of the first block stay those of its masks",
+        "wamdiff2_core/decode/block_diffusion.py",
+        "if step == 0 and block:",
+        "if step == 0 and block > 1:",
+        "tests/core/test_decode_block_diffusion.py",
+    ),
+    Mutant(
+        "cache",
+        "a block's keys are written one column too early",
+        "wamdiff2_core/model/cache.py",
+        "        self._start = column",
+        "        self._start = max(0, column - 1)",
+        "tests/core/test_decode_block_diffusion.py",
+    ),
+    Mutant(
+        "frames",
+        "a vehicle that CARLA turns clockwise turns the other way on the map",
+        "wamdiff2_core/frames.py",
+        "return Pose2D(float(x_m), 0.0 - float(y_m), wrap_angle(-np.deg2rad(yaw_deg)))",
+        "return Pose2D(float(x_m), 0.0 - float(y_m), wrap_angle(np.deg2rad(yaw_deg)))",
+        "tests/core/test_frames.py",
+    ),
+    Mutant(
+        "control",
+        "a plan that ages is moved along with the vehicle, the wrong way round",
+        "wamdiff2_core/control/controller.py",
+        "now_from_t0 = compose(inverse(ego_now.map_from_base), plan.map_from_base_at_t0)",
+        "now_from_t0 = compose(inverse(plan.map_from_base_at_t0), ego_now.map_from_base)",
+        "tests/core/control/test_controller.py",
+    ),
+    Mutant(
+        "control",
+        "a plan is driven however old it is",
+        "wamdiff2_core/control/controller.py",
+        "if age_s > self.config.max_plan_age_s:",
+        "if age_s < -self.config.max_plan_age_s:",
+        "tests/core/control/test_controller.py",
+    ),
+    Mutant(
+        "wire format",
+        "clients read accelerations as turn rates",
+        "carla_bridge/server/wire.py",
+        "*velocity_mps, *angular_velocity_degps, *acceleration_mps2",
+        "*velocity_mps, *acceleration_mps2, *angular_velocity_degps",
+        "tests/carla_bridge/server/test_wire.py",
+    ),
+    Mutant(
+        "node",
+        "a planner that raised is published as a plan to be driven",
+        "wamdiff2_ros/planner_node.py",
+        "plan = Plan(observation.stamp_ns, None, check=Check(False, message), source=self.settings.planner)",
+        "plan = Plan(observation.stamp_ns, None, check=Check(True, message), source=self.settings.planner)",
+        "tests/ros/test_planner_node.py",
+    ),
+    Mutant(
+        "node",
+        "images of another size than the checkpoint's rig are planned from",
+        "wamdiff2_ros/planner_node.py",
+        "if spec is not None and (width, height) != (spec.width_px, spec.height_px):",
+        "if spec is not None and (width, height) == (0, 0):",
+        "tests/ros/test_planner_node.py",
+    ),
+)
+
+
+def copy_tree(target: Path) -> Path:
+    """A working copy of what git would commit, with the shared test inputs beside it as in a checkout."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    tree = target / "tree"
+    for name in filter(None, listed.stdout.split("\0")):
+        if (ROOT / name).is_file():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, tree / name)
+    if (ROOT.parent / "shared").is_dir():
+        (target / "shared").symlink_to(ROOT.parent / "shared")
+    return tree
+
+
+def run_tests(tree: Path, tests: list[str]) -> tuple[int, str]:
+    """Exit code and output of pytest on a tree; its modules come from that tree, in child processes too."""
+    environment = os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    run = subprocess.run(
+        command,
+        cwd=tree,
+        env=environment,
+        timeout=TIMEOUT_S,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    return run.returncode, run.stdout
+
+
+def try_mutant(mutant: Mutant) -> tuple[bool, str, float]:
+    """(killed, first failing test or why it survived, seconds)."""
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        tree = copy_tree(Path(folder))
+        path = tree / mutant.file
+        source = path.read_text()
+        if source.count(mutant.old) != 1:
+            return False, f"line stands there {source.count(mutant.old)} times, expected once", 0.0
+        path.write_text(source.replace(mutant.old, mutant.new))
+        code, output = run_tests(tree, [mutant.tests])
+    failed = [line for line in output.splitlines() if line.startswith("FAILED")]
+    verdict = failed[0].split(" - ")[0].removeprefix("FAILED ").rpartition("::")[2] if failed else output[-300:]
+    return code == 1 and bool(failed), verdict, time.monotonic() - start
+
+
+def main() -> int:
+    """Run every mutant and show the table."""
+    console = Console()
+    with tempfile.TemporaryDirectory() as folder:
+        files = sorted({mutant.tests for mutant in MUTANTS})
+        code, output = run_tests(copy_tree(Path(folder)), files)
+    if code != 0:
+        console.print(f"the unbroken tree is red:\n{output[-3000:]}", markup=False)
+        return 1
+    with ThreadPoolExecutor(JOBS) as pool:
+        outcomes = list(track(pool.map(try_mutant, MUTANTS), "mutants", len(MUTANTS), console=console))
+    table = Table("area", "defect", "verdict", "by", "s", title="mutants", title_justify="left")
+    for mutant, (killed, by, seconds) in zip(MUTANTS, outcomes, strict=True):
+        verdict = "[green]killed[/]" if killed else "[bold red]SURVIVED[/]"
+        table.add_row(mutant.area, mutant.defect, verdict, escape(by), f"{seconds:.0f}")
+    console.print(table)
+    survivors = sum(not killed for killed, _, _ in outcomes)
+    console.print(f"{len(MUTANTS) - survivors} of {len(MUTANTS)} mutants killed")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
