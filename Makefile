@@ -8,7 +8,7 @@ SHELL := /bin/bash
 PLANNER ?= nano
 ROUTES ?= carla_bridge/routes/demo.xml
 LATENCY ?= lockstep
-OUT ?= runs/drive-$(PLANNER)
+OUT ?= runs/drive-$(notdir $(PLANNER:/=))
 ROS_ARGS ?=
 BIN := .venv/bin
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
@@ -24,7 +24,7 @@ setup:
 
 drive: setup
 	@$(BIN)/wamdiff2 closed-loop --planner $(PLANNER) --routes $(ROUTES) --latency $(LATENCY) --out $(OUT) \
-	  $(if $(ROS_ARGS),--ros-args="$(ROS_ARGS)")
+	  $(if $(ROS_ARGS),-- --ros-args $(ROS_ARGS))
 
 test: setup lint core312 pytest
 
