@@ -13,7 +13,7 @@ from wamdiff2_core.chat import ChatRequest
 from wamdiff2_core.decode.generator import Generator
 from wamdiff2_core.model.checkpoint import Checkpoint, load_checkpoint
 from wamdiff2_core.prompts import planning_prompt
-from wamdiff2_core.types import CameraFrame, EgoState, Navigation, NavCommand, Observation
+from wamdiff2_core.types import CameraFrame, EgoState, NavCommand, Navigation, Observation
 from wamdiff2_core.waypoint_text import WaypointTextError, parse_waypoints
 
 ROAD = np.full((128, 256, 3), 110, np.uint8)
