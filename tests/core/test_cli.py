@@ -6,6 +6,7 @@ import errno
 import subprocess
 import sys
 from importlib import metadata
+from types import SimpleNamespace
 
 import pytest
 import typer
@@ -27,7 +28,7 @@ def registered(monkeypatch):
 
     def register(**loaders):
         entries = [Entry(name.replace("_", "-"), load) for name, load in loaders.items()]
-        monkeypatch.setattr(cli.metadata, "entry_points", lambda group: entries)
+        monkeypatch.setattr(cli, "metadata", SimpleNamespace(entry_points=lambda group: entries))
 
     return register
 
