@@ -62,7 +62,8 @@ class DecodeConfig(Strict):
     max_new_tokens: int = 128
 
     def __post_init__(self) -> None:
-        _require(self.block_size >= 1, "block_size", "an integer >= 1", self.block_size, "published sizes: 4, 8, 16, 32")
+        sizes = "published sizes: 4, 8, 16, 32"
+        _require(self.block_size >= 1, "block_size", "an integer >= 1", self.block_size, sizes)
         _require(self.denoising_steps >= 1, "denoising_steps", "an integer >= 1", self.denoising_steps)
         _require(
             self.strategy in REMASKING_STRATEGIES,

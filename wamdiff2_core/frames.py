@@ -26,7 +26,8 @@ def rotation(yaw_rad: float) -> np.ndarray:
 def transform_points(parent_from_child: Pose2D, points_m: np.ndarray) -> np.ndarray:
     """Express (N, 2) child points in the parent frame."""
     turned: np.ndarray = np.asarray(points_m) @ rotation(parent_from_child.yaw_rad).T
-    return turned + np.array([parent_from_child.x_m, parent_from_child.y_m])
+    turned += parent_from_child.x_m, parent_from_child.y_m
+    return turned
 
 
 def compose(a_from_b: Pose2D, b_from_c: Pose2D) -> Pose2D:

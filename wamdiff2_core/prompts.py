@@ -26,8 +26,8 @@ NAVSIM_PAPER = (
     "The current position is ({px}, {py}).\n"
     "The current velocity is: ({vx}, {vy}) and the current acceleration is: ({ax}, {ay}).\n"
     "Instruction: Based on the visual motion cues from the image (such as the relative speed of other vehicles and the "
-    "changing distance to the intersection) and the provided telemetry, predict the optimal driving action for the next "
-    "4 seconds with 8 new waypoints."
+    "changing distance to the intersection) and the provided telemetry, predict the optimal driving action for the "
+    "next 4 seconds with 8 new waypoints."
 )
 NAVSIM_UPSTREAM = (
     "Here is a front-view images from a driving vehicle: <image>\n"
@@ -35,8 +35,8 @@ NAVSIM_UPSTREAM = (
     "The current position is ({px},{py})\n"
     "The current velocity is: ({vx},{vy}) and current accelerate is: ({ax},{ay})\n"
     "Instruction: Based on the visual motion cues from the image (such as the relative speed of other vehicles and the "
-    "changing distance to the intersection) and the provided telemetry, predict the optimal driving action for the next "
-    "4 seconds with 8 new waypoints."
+    "changing distance to the intersection) and the provided telemetry, predict the optimal driving action for the "
+    "next 4 seconds with 8 new waypoints."
 )
 
 NAVSIM_WORDS = {

@@ -11,7 +11,16 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from wamdiff2_core.config import CameraSpec, DecodeConfig, ImagePolicy, LabelAlignment, MaskKind, PlanningTask, Strict, parse
+from wamdiff2_core.config import (
+    CameraSpec,
+    DecodeConfig,
+    ImagePolicy,
+    LabelAlignment,
+    MaskKind,
+    PlanningTask,
+    Strict,
+    parse,
+)
 from wamdiff2_core.errors import UserError
 
 RECORD_NAME = "wamdiff2.json"

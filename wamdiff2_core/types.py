@@ -200,7 +200,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class VehicleCommand:
-    """What the controller asks of the vehicle: front-wheel angle (left positive) and acceleration (forward positive)."""
+    """What the controller asks of the vehicle: front-wheel angle (left positive) and acceleration (forward)."""
 
     steer_rad: float
     accel_mps2: float

