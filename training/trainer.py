@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 STATE_NAME = "trainer.safetensors"
 STEP_NAME = "trainer.json"
+STAGE_NAME = "stage.json"
 LOG_NAME = "log.jsonl"
 
 
@@ -231,13 +232,18 @@ class Trainer:
     """
 
     def __init__(self, config: StageConfig) -> None:
-        """Build or load the model, encode the data, and pick up the newest checkpoint in `config.out`."""
+        """Build or load the model, encode the data, and pick up the newest checkpoint in `config.out`.
+
+        Raises:
+            UserError: `config.out` holds another stage.
+        """
         from wamdiff2_core.chat import ChatCodec
         from wamdiff2_core.images import make_image_processor
 
         torch.set_num_threads(config.run.threads)
         self.config, self.out = config, Path(config.out)
         self.out.mkdir(parents=True, exist_ok=True)
+        _claim(self.out, config)
         self.model, self.tokenizer = _model_and_tokenizer(config)
         self.record = stage_record(config, self.tokenizer)
         processor = make_image_processor(self.record.images, self.model.config.vision_config)
@@ -392,6 +398,20 @@ class Trainer:
         self._stop.set()
 
 
+def _claim(out: Path, config: StageConfig) -> None:
+    """Note in `out` which stage it holds; it may be resumed at another length or pace, not with other contents."""
+    free = ("out", "run")
+    asked = {key: value for key, value in json.loads(json.dumps(asdict(config))).items() if key not in free}
+    note = out / STAGE_NAME
+    if note.exists():
+        found = json.loads(note.read_text())
+        differing = [key for key in asked if found.get(key) != asked[key]]
+        if differing and checkpoints(out):
+            raise UserError("out", f"an empty folder, or this stage ({', '.join(differing)} differ)", str(out),
+                            "choose another --out, or remove the folder")
+    note.write_text(json.dumps(asked, indent=1) + "\n")
+
+
 def checkpoints(out: Path) -> list[Path]:
     """Checkpoint folders of a stage, oldest first."""
     return sorted(out.glob("checkpoint-*"))
@@ -399,8 +419,6 @@ def checkpoints(out: Path) -> list[Path]:
 
 def stage_record(config: StageConfig, tokenizer: Any) -> ServingRecord:
     """The configured record with what the stage itself decides."""
-    from dataclasses import replace
-
     objective = config.objective
     autoregressive = objective.kind == "autoregressive"
     size = 1 if autoregressive else objective.block_size

@@ -140,6 +140,13 @@ def test_rotary_frequencies_keep_fp32_when_weights_are_bf16(text_set: Path, tmp_
     assert trainer.model.model.language_model.rotary_emb.inv_freq.dtype == torch.float32
 
 
+def test_a_folder_with_another_stage_is_refused(text_set: Path, tmp_path: Path) -> None:
+    run = {"steps": 1, "batch_size": 2, "compiled": False}
+    Trainer(stage(tmp_path, text_set, run=run)).train()
+    with pytest.raises(UserError, match="objective differ"):
+        Trainer(stage(tmp_path, text_set, objective={"block_size": 8}, run=run))
+
+
 def test_every_epoch_sees_each_row_once_and_in_another_order() -> None:
     rows = torch.cat([batch_rows(step, size=10, batch=4, seed=3) for step in range(5)])
     assert sorted(rows[:10].tolist()) == list(range(10))
