@@ -10,7 +10,7 @@ import typer
 from wamdiff2_core.errors import UserError
 
 if TYPE_CHECKING:
-    from training.trainer import StageConfig
+    from training.stage import StageConfig
 
 train = typer.Typer(add_completion=False)
 
@@ -57,7 +57,7 @@ def load_stage(file: Path, overrides: list[str] | None = None) -> StageConfig:
     """Read a stage from YAML.
 
     Args:
-        file: keys as in `trainer.StageConfig`.
+        file: keys as in `stage.StageConfig`.
         overrides: `["--run.steps", "100", "--out=runs/x"]`; values are read as YAML.
 
     Raises:
@@ -66,7 +66,7 @@ def load_stage(file: Path, overrides: list[str] | None = None) -> StageConfig:
     import yaml
     from omegaconf import OmegaConf
 
-    from training.trainer import StageConfig
+    from training.stage import StageConfig
     from wamdiff2_core.config import parse
 
     if not file.is_file():

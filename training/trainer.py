@@ -8,7 +8,6 @@ as fast as fp32 on a CPU with bf16 matrix units.
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 import signal
@@ -16,17 +15,17 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from training.data import TrainingSet
 from training.forward import VisionGeometry
-from training.model_factory import NanoShape
+from training.optimizer import MasterWeights, learning_rate
+from training.stage import StageConfig, stage_record
 from training.step import (
-    ObjectiveConfig,
     StepInputs,
     make_confidence,
     make_loss,
@@ -34,9 +33,7 @@ from training.step import (
     prepare,
     start_of_decoding,
 )
-from wamdiff2_core.config import Strict
 from wamdiff2_core.errors import UserError
-from wamdiff2_core.serving_record import ServingRecord
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -45,106 +42,6 @@ STATE_NAME = "trainer.safetensors"
 STEP_NAME = "trainer.json"
 STAGE_NAME = "stage.json"
 LOG_NAME = "log.jsonl"
-
-
-@dataclass(frozen=True)
-class DataConfig(Strict):
-    """What a stage learns from.
-
-    Attributes:
-        train: conversation file.
-        validation: conversation file for the validation loss, or None.
-        answer_tokens: columns of an answer; longer answers are dropped.
-        prompt_tokens: columns of a prompt at least.
-        train_samples: use the first samples only; 0 for all.
-        validation_samples: samples of the validation loss.
-    """
-
-    train: str
-    validation: str | None = None
-    answer_tokens: int = 64
-    prompt_tokens: int = 0
-    train_samples: int = 0
-    validation_samples: int = 256
-
-
-@dataclass(frozen=True)
-class OptimizerConfig(Strict):
-    """AdamW with linear warm-up and cosine decay.
-
-    Attributes:
-        lr: peak learning rate.
-        min_lr_share: last learning rate as a share of the peak.
-        warmup_steps: linear rise from 0.
-        weight_decay: on matrices; norms, biases and embeddings of positions have none.
-        betas: of Adam.
-        clip_norm: gradient norm limit.
-    """
-
-    lr: float = 2e-3
-    min_lr_share: float = 0.05
-    warmup_steps: int = 100
-    weight_decay: float = 0.01
-    betas: tuple[float, float] = (0.9, 0.98)
-    clip_norm: float = 1.0
-
-
-@dataclass(frozen=True)
-class RunConfig(Strict):
-    """How a stage runs.
-
-    Attributes:
-        steps: optimiser steps of the schedule.
-        stop_at: end at this step of the schedule, or 0 to run all of it.
-        batch_size: samples a step.
-        seed: of data order and noise.
-        dtype: of the computation; the optimiser keeps fp32.
-        threads: CPU threads of PyTorch.
-        compiled: compile the step (about a minute, then 1.25 times as fast).
-        log_every, validate_every, checkpoint_every: in steps.
-        keep: checkpoints kept; the last ones.
-    """
-
-    steps: int = 1000
-    stop_at: int = 0
-    batch_size: int = 32
-    seed: int = 0
-    dtype: Literal["bfloat16", "float32"] = "bfloat16"
-    threads: int = 1
-    compiled: bool = True
-    log_every: int = 20
-    validate_every: int = 500
-    checkpoint_every: int = 500
-    keep: int = 2
-
-
-@dataclass(frozen=True)
-class StageConfig(Strict):
-    """One training stage.
-
-    Attributes:
-        out: folder of checkpoints and log.
-        init: checkpoint folder to start from, or None for a fresh model and tokenizer. An autoregressive checkpoint
-            starts a block stage as it is: the first steps unlearn the shift of labels.
-        shape: of a fresh model.
-        record: what serving is told; label alignment, block sizes, mask and token ids are filled in by the stage.
-    """
-
-    out: str
-    data: DataConfig
-    init: str | None = None
-    shape: NanoShape = field(default_factory=NanoShape)
-    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
-    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    run: RunConfig = field(default_factory=RunConfig)
-    record: ServingRecord = field(default_factory=ServingRecord)
-
-
-def learning_rate(step: int, optimizer: OptimizerConfig, steps: int) -> float:
-    """Rate of step 0..steps-1."""
-    rise = min(1.0, (step + 1) / max(1, optimizer.warmup_steps))
-    fall = 0.5 * (1 + math.cos(math.pi * min(1.0, step / max(1, steps))))
-    return optimizer.lr * rise * (optimizer.min_lr_share + (1 - optimizer.min_lr_share) * fall)
 
 
 def batch_rows(step: int, size: int, batch: int, seed: int) -> torch.Tensor:
@@ -168,60 +65,6 @@ def _mix(*parts: int) -> int:
     for part in parts:
         mixed = (mixed * 6364136223846793005 + part + 1442695040888963407) % 2**63
     return mixed
-
-
-class MasterWeights:
-    """fp32 copies of the parameters under AdamW, written back to the model's own dtype after every step."""
-
-    def __init__(self, model: torch.nn.Module, config: OptimizerConfig, dtype: torch.dtype) -> None:
-        self.config = config
-        self.names = [name for name, _ in model.named_parameters()]
-        self.master = [parameter.detach().float().clone() for parameter in model.parameters()]
-        self.parameters = list(model.parameters())
-        for parameter in self.parameters:  # not model.to(): it would round the rotary frequencies, which are buffers
-            parameter.data = parameter.data.to(dtype)
-        decayed = [w for name, w in zip(self.names, self.master, strict=True) if w.ndim >= 2 and "embed" not in name]
-        others = [w for name, w in zip(self.names, self.master, strict=True) if w.ndim < 2 or "embed" in name]
-        self.adam = torch.optim.AdamW(
-            [{"params": decayed, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}],
-            lr=config.lr, betas=config.betas, fused=True,
-        )
-
-    def step(self, lr: float) -> float:
-        """Apply the gradients of the model's parameters and clear them; returns the gradient norm before clipping."""
-        for group in self.adam.param_groups:
-            group["lr"] = lr
-        for weight, parameter in zip(self.master, self.parameters, strict=True):
-            weight.grad = None if parameter.grad is None else parameter.grad.float()
-            parameter.grad = None
-        norm = torch.nn.utils.clip_grad_norm_(self.master, self.config.clip_norm)
-        self.adam.step()
-        self.write_back()
-        return float(norm)
-
-    @torch.no_grad()
-    def write_back(self) -> None:
-        """Copy the fp32 weights into the model."""
-        torch._foreach_copy_(self.parameters, self.master)
-
-    def state(self) -> dict[str, torch.Tensor]:
-        """Everything a resumed stage needs, as flat tensors."""
-        tensors = {}
-        for name, weight in zip(self.names, self.master, strict=True):
-            tensors[f"weight.{name}"] = weight
-            for key, value in self.adam.state[weight].items():
-                tensors[f"{key}.{name}"] = value
-        return tensors
-
-    @torch.no_grad()
-    def load_state(self, tensors: dict[str, torch.Tensor]) -> None:
-        """Restore `state()`."""
-        for name, weight in zip(self.names, self.master, strict=True):
-            weight.copy_(tensors[f"weight.{name}"])
-            keys = [key for key in ("step", "exp_avg", "exp_avg_sq") if f"{key}.{name}" in tensors]
-            if keys:
-                self.adam.state[weight] = {key: tensors[f"{key}.{name}"].clone() for key in keys}
-        self.write_back()
 
 
 class Trainer:
@@ -415,22 +258,6 @@ def _claim(out: Path, config: StageConfig) -> None:
 def checkpoints(out: Path) -> list[Path]:
     """Checkpoint folders of a stage, oldest first."""
     return sorted(out.glob("checkpoint-*"))
-
-
-def stage_record(config: StageConfig, tokenizer: Any) -> ServingRecord:
-    """The configured record with what the stage itself decides."""
-    objective = config.objective
-    autoregressive = objective.kind == "autoregressive"
-    size = 1 if autoregressive else objective.block_size
-    decode = replace(
-        config.record.decode, block_size=size, denoising_steps=size,
-        strategy="autoregressive" if autoregressive else config.record.decode.strategy,
-    )
-    return replace(
-        config.record, label_alignment="shifted" if autoregressive else "aligned", block_sizes=(size,),
-        mask_kind=objective.mask, mask_token_id=int(tokenizer.mask_token_id), eos_token_id=int(tokenizer.eos_token_id),
-        decode=decode,
-    )
 
 
 def _model_and_tokenizer(config: StageConfig) -> tuple[Any, Any]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from training.command import load_stage
-from training.trainer import stage_record
+from training.stage import stage_record
 from wamdiff2_core.chat import ChatRequest
 from wamdiff2_core.decode.generator import Generator
 from wamdiff2_core.model.checkpoint import Checkpoint, load_checkpoint

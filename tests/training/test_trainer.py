@@ -15,15 +15,9 @@ import torch
 from safetensors.torch import load_file
 
 from training.command import load_stage
-from training.trainer import (
-    STATE_NAME,
-    OptimizerConfig,
-    StageConfig,
-    Trainer,
-    batch_rows,
-    checkpoints,
-    learning_rate,
-)
+from training.optimizer import OptimizerConfig, learning_rate
+from training.stage import StageConfig
+from training.trainer import STATE_NAME, Trainer, batch_rows, checkpoints
 from wamdiff2_core.config import parse
 from wamdiff2_core.errors import UserError
 
