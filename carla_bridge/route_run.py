@@ -24,7 +24,7 @@ from wamdiff2_core.errors import InfrastructureError
 from wamdiff2_core.types import CameraFrame, EgoState, Navigation, Plan, VehicleCommand
 
 HOLD = VehicleCommand(0.0, -3.0)
-STARTING_TICKS = 200
+STARTING_TICKS, STARTING_PICTURES = 200, 3
 
 
 class Contact(Protocol):
@@ -218,13 +218,20 @@ class RouteRun:
             frame = self._world.tick()
 
     def _first_frame(self) -> Frame:
-        """Stand until the planner's camera has a picture: the route begins there."""
+        """Brake from one picture of the planner's camera to the third, where the route begins.
+
+        The brake acts with a lag. Counted from a picture, its state at the beginning is the same in every drive, however
+        many ticks the sensors took to come alive.
+        """
+        pictures = 0
         for _ in range(STARTING_TICKS):
-            self._world.apply(HOLD)
             frame = self._world.tick()
-            if self._setup.camera in frame.images:
+            pictures += self._setup.camera in frame.images
+            if pictures == STARTING_PICTURES:
                 return frame
-        raise InfrastructureError(f"camera {self._setup.camera}: no picture in {STARTING_TICKS} ticks")
+            if pictures:
+                self._world.apply(HOLD)
+        raise InfrastructureError(f"camera {self._setup.camera}: no pictures in {STARTING_TICKS} ticks")
 
     def _plan(self, frame: Frame, navigation: Navigation) -> None:
         """Send a frame, wait for its plan, and let it act when the latency mode says."""

@@ -9,7 +9,7 @@ from carla_bridge.judge import RouteJudge, RouteLimits
 from carla_bridge.latency import LatencyMode
 from carla_bridge.recorder import RouteRecorder
 from carla_bridge.results import Outcome, read_plans, read_ticks
-from carla_bridge.route_run import Patience, RouteRun, RouteSetup
+from carla_bridge.route_run import HOLD, Patience, RouteRun, RouteSetup
 from tests.carla_bridge.drive_doubles import (
     TICK_NS,
     FakeLink,
@@ -206,3 +206,13 @@ def test_standing_must_be_unbroken_to_block_a_route():
     for t_s in np.arange(0.0, 45.0, 0.5):
         speed = 0.5 if t_s % 19.0 == 0.0 else 0.0
         assert judge.update(float(t_s), ego_at(0, 0, speed), 0.0, False, (), "no plan") is None
+
+
+@pytest.mark.parametrize("ticks_before", [0, 1, 3, 4, 17])
+def test_vehicle_is_held_equally_long_before_every_route(tmp_path, ticks_before):
+    """Actuators lag: otherwise the first second would depend on how long the sensors took to come alive."""
+    world = FakeWorld(ticks=ticks_before)
+    drive(tmp_path, promptly(), world)
+    held = [command is HOLD for command in world.commands]
+    assert sum(held) == 10
+    assert held[held.index(True) :][:10] == [True] * 10
