@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,7 +19,9 @@ from tests.core.qwen_vocabulary import qwen_tokenizer_fast, write_random_qwen
 from wamdiff2_core.cli.main import main
 from wamdiff2_core.config import DecodeConfig, ImagePolicy
 from wamdiff2_core.journal import Journal, read_journal
+from wamdiff2_core.prompts import planning_prompt
 from wamdiff2_core.serving_record import ServingRecord
+from wamdiff2_core.types import CameraFrame, EgoState, NavCommand, Navigation, Observation
 
 QUICK = ["--max_new_tokens", "8", "--block_size", "4", "--denoising_steps", "2", "--max_pixels", "32768"]
 KEYS = ["id", "datasource", "image", "question", "prediction", "ground_truth"]
@@ -104,6 +107,23 @@ def test_real_camera_frames_in_one_and_in_several_images(checkpoint, shared_data
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert rows[1]["image"] == frames[:3]
     assert all(row["prediction"] for row in rows)
+
+
+def test_the_shipped_checkpoint_answers_a_planning_prompt_on_pictures_it_has_never_seen_the_like_of(
+    nano_folder, shared_data, tmp_path
+):
+    record = ServingRecord.load(nano_folder)
+    frame = CameraFrame(np.zeros((128, 256, 3), np.uint8), 0)
+    ego = EgoState(velocity_mps=np.array([6.0, 0.0]))
+    straight_on = Navigation(np.array([[10.0, 0.0], [20.0, 0.0]]), NavCommand.FOLLOW)
+    prompt = planning_prompt(Observation((frame,), ego, straight_on), record.planning)
+    frames = sorted(str(path) for path in (shared_data / "frames").iterdir())
+    source = write(tmp_path, [sample(number, image, prompt) for number, image in enumerate(frames)])
+    assert main(arguments(nano_folder, source, tmp_path / "out.json")) == 0
+    rows = json.loads((tmp_path / "out.json").read_text())
+    assert [row["id"] for row in rows] == [f"s{number}" for number in range(len(frames))]
+    for row in rows:
+        assert re.fullmatch(r"[-0-9.]+(,[-0-9.]+){11}", row["prediction"])
 
 
 def test_bad_samples_become_error_rows_and_exit_code_1(checkpoint, folder):
