@@ -220,8 +220,8 @@ class RouteRun:
     def _first_frame(self) -> Frame:
         """Brake from one picture of the planner's camera to the third, where the route begins.
 
-        The brake acts with a lag. Counted from a picture, its state at the beginning is the same in every drive, however
-        many ticks the sensors took to come alive.
+        The brake acts with a lag. Counted from a picture, its state at the beginning is the same in every drive,
+        however many ticks the sensors took to come alive.
         """
         pictures = 0
         for _ in range(STARTING_TICKS):
