@@ -72,10 +72,8 @@ class Generator:
             )
         answers = []
         for raw, steps, blocks in zip(batch.ids.tolist(), batch.steps.tolist(), batch.blocks.tolist(), strict=True):
-            width = 1 if config.strategy == "autoregressive" else config.block_size
-            spoken = raw[: blocks * width]  # what follows is padding with EOS, not the model's
-            ended = self.checkpoint.eos_token_id in spoken
-            tokens = tuple(spoken[: spoken.index(self.checkpoint.eos_token_id)] if ended else spoken)
+            ended = self.checkpoint.eos_token_id in raw
+            tokens = tuple(raw[: raw.index(self.checkpoint.eos_token_id)] if ended else raw)
             stats = DecodeStats(
                 prefill_ms=batch.prefill_ms,
                 decode_ms=batch.decode_ms,
