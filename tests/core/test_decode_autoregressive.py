@@ -2,13 +2,15 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
-from tests.core.doubles import IMAGE, MASK, PAD, random_inputs, tiny_model
-from wamdiff2_core.chat import ModelInputs
+from tests.core.doubles import MASK, random_inputs, tiny_model
+from wamdiff2_core.chat import ChatRequest, ModelInputs
 from wamdiff2_core.config import DecodeConfig
 from wamdiff2_core.decode import Generator
+from wamdiff2_core.model.checkpoint import load_checkpoint
 
 NO_EOS = 100_000  # beyond the vocabulary: never emitted
 ROPE_12 = {"rope_type": "default", "rope_theta": 5e6, "mrope_section": [2, 2, 2], "mrope_interleaved": True}
@@ -30,17 +32,17 @@ def generator(model, eos: int = NO_EOS) -> Generator:
 
 def hugging_face(model, inputs: ModelInputs, eos: int, count: int) -> list[int]:
     """New ids of greedy `generate`, EOS included."""
-    ids = inputs.input_ids[None]
+    ids, image = inputs.input_ids[None], model.config.image_token_id
     images = {}
     if inputs.pixel_values is not None:
         images = {
             "pixel_values": inputs.pixel_values, "image_grid_thw": inputs.image_grid_thw,
-            "mm_token_type_ids": (ids == IMAGE).int(),
+            "mm_token_type_ids": (ids == image).int(),
         }
     model.model.rope_deltas = None
     out = model.generate(
         input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=count, eos_token_id=eos,
-        pad_token_id=PAD, **images,
+        pad_token_id=eos, **images,
     )
     return out[0, len(inputs.input_ids) :].tolist()
 
@@ -89,3 +91,15 @@ def test_blocks_of_one_token_are_another_convention():
     shifted = decoder.generate([inputs], CONFIG)[0].raw_ids
     aligned = decoder.generate([inputs], DecodeConfig(1, 1, max_new_tokens=24))[0].raw_ids
     assert shifted != aligned
+
+
+@pytest.mark.parametrize("images", [0, 1, 3])
+def test_the_shipped_checkpoint_decodes_as_generate_does(nano_folder, images):
+    checkpoint = load_checkpoint(nano_folder)
+    rng = np.random.default_rng(images)
+    pictures = tuple(rng.integers(0, 255, (128, 256, 3), dtype=np.uint8) for _ in range(images))
+    inputs = checkpoint.chat.encode(ChatRequest("What now? " + "<image>" * images, pictures))
+    expected = hugging_face(checkpoint.model, inputs, checkpoint.eos_token_id, CONFIG.max_new_tokens)
+    answer = Generator(checkpoint, enforce_record=False).generate([inputs], CONFIG)[0]
+    assert list(answer.raw_ids[: len(expected)]) == expected
+    assert answer.stats.tokens == len(expected)
