@@ -143,7 +143,7 @@ class ManagedProcess:
             return f"{self.name} was ended by {signal.Signals(-code).name}"
         return f"{self.name} ended with exit code {code}"
 
-    def stop(self, patience_s: float = 5.0) -> None:
+    def stop(self, patience_s: float = 10.0) -> None:
         """End the whole group: SIGINT, then SIGTERM, then SIGKILL, each after `patience_s`. Idempotent."""
         if self._log.closed:
             return
