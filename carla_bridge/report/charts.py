@@ -146,7 +146,7 @@ def histogram(
         if value <= high:
             x = plot.x(value)
             parts.append(f'<line class="mark s2" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{height - BOTTOM}"/>'
-                         f'<text class="tick" x="{x + 4:.1f}" y="{TOP + 9}">{escape(name)}</text>')
+                         f'<text class="tick over" x="{x + 5:.1f}" y="{TOP + 9}">{escape(name)}</text>')
     return plot.svg(parts, title)
 
 

@@ -10,7 +10,9 @@ from wamdiff2_core.config import CameraSpec
 
 NEAR_M = 0.5  # what is nearer to the image plane is cut off
 HALF_WIDTH_M = 0.85
-RIBBON_RGB, EDGE_RGB, DOT_RGB, TARGET_RGB = (45, 212, 191), (13, 148, 136), (255, 255, 255), (251, 191, 36)
+RIBBON_RGB, EDGE_RGB = (45, 212, 191), (13, 148, 136)
+REFUSED_RIBBON_RGB, REFUSED_EDGE_RGB = (248, 113, 113), (185, 28, 28)
+DOT_RGB, TARGET_RGB = (255, 255, 255), (251, 191, 36)
 PIECES_PER_WAYPOINT = 8
 
 
@@ -54,7 +56,8 @@ def smooth_path(waypoints_m: np.ndarray) -> np.ndarray:
 
 
 def draw_plan(
-    rgb: np.ndarray, camera: CameraSpec, waypoints_m: np.ndarray, targets_m: np.ndarray | None = None
+    rgb: np.ndarray, camera: CameraSpec, waypoints_m: np.ndarray, targets_m: np.ndarray | None = None,
+    driven: bool = True,
 ) -> np.ndarray:
     """A copy of a picture with a plan on its road.
 
@@ -63,23 +66,28 @@ def draw_plan(
         camera: the camera it was taken with.
         waypoints_m: (T, 2) metres, base_link at the picture's stamp; may be empty.
         targets_m: (K, 2) target points the planner was given, or None.
+        driven: False paints the plan red, as one that was refused.
     """
     picture = np.ascontiguousarray(rgb).copy()
+    colours = (RIBBON_RGB, EDGE_RGB) if driven else (REFUSED_RIBBON_RGB, REFUSED_EDGE_RGB)
     waypoints_m = np.asarray(waypoints_m, dtype=np.float64).reshape(-1, 2)
     if len(waypoints_m):
-        _draw_ribbon(picture, camera, waypoints_m)
+        _draw_ribbon(picture, camera, waypoints_m, *colours)
     if targets_m is not None:
         for u, v in _visible(np.asarray(targets_m, dtype=np.float64), camera):
             diamond = np.array([(u, v - 6), (u + 5, v), (u, v + 6), (u - 5, v)])
             cv2.fillPoly(picture, [np.int32(diamond * 16)], TARGET_RGB, cv2.LINE_AA, shift=4)
     for u, v in _visible(waypoints_m, camera):
         centre = int(u * 16), int(v * 16)
-        cv2.circle(picture, centre, 4 * 16, EDGE_RGB, -1, cv2.LINE_AA, shift=4)
+        cv2.circle(picture, centre, 4 * 16, colours[1], -1, cv2.LINE_AA, shift=4)
         cv2.circle(picture, centre, round(2.6 * 16), DOT_RGB, -1, cv2.LINE_AA, shift=4)
     return picture
 
 
-def _draw_ribbon(picture: np.ndarray, camera: CameraSpec, waypoints_m: np.ndarray) -> None:
+def _draw_ribbon(
+    picture: np.ndarray, camera: CameraSpec, waypoints_m: np.ndarray, ribbon_rgb: tuple[int, ...],
+    edge_rgb: tuple[int, ...],
+) -> None:
     path = smooth_path(waypoints_m)
     if np.abs(path - path[0]).max() < 0.3:  # a plan to stand
         return
@@ -93,7 +101,7 @@ def _draw_ribbon(picture: np.ndarray, camera: CameraSpec, waypoints_m: np.ndarra
     for i in range(len(path) - 1):
         if seen[i] and seen[i + 1]:
             quad = np.int32(np.clip(np.array([left[i], left[i + 1], right[i + 1], right[i]]), -4000, 4000) * 16)
-            cv2.fillPoly(layer, [quad], RIBBON_RGB, cv2.LINE_AA, shift=4)
+            cv2.fillPoly(layer, [quad], ribbon_rgb, cv2.LINE_AA, shift=4)
             cv2.fillPoly(alpha, [quad], int(150 - 90 * i / len(path)), cv2.LINE_AA, shift=4)
     x, y, width, height = cv2.boundingRect(alpha)
     box = np.s_[y : y + height, x : x + width]
@@ -103,7 +111,7 @@ def _draw_ribbon(picture: np.ndarray, camera: CameraSpec, waypoints_m: np.ndarra
         line = edge[seen]
         if len(line) > 1:
             points = np.int32(np.clip(line, -4000, 4000) * 16)
-            cv2.polylines(picture, [points], False, EDGE_RGB, 1, cv2.LINE_AA, shift=4)
+            cv2.polylines(picture, [points], False, edge_rgb, 1, cv2.LINE_AA, shift=4)
 
 
 def _on_ground(xy_m: np.ndarray) -> np.ndarray:

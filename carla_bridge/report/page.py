@@ -168,7 +168,7 @@ def _pictures(results: DriveResults, route_folder: Path, plans: list[PlanRecord]
     for index in sorted(chosen):
         plan = _most_turning(with_image, index, spread=max(1, len(with_image) // (2 * PICTURES_PER_ROUTE)))
         rgb = simplejpeg.decode_jpeg((route_folder / "frames" / plan.image).read_bytes(), "RGB")
-        drawn = draw_plan(rgb, results.display_camera, np.array(plan.waypoints_m), np.array(plan.targets_m))
+        drawn = draw_plan(rgb, results.display_camera, np.array(plan.waypoints_m), np.array(plan.targets_m), plan.ok)
         jpeg = simplejpeg.encode_jpeg(drawn, quality=80, colorspace="RGB")
         caption = f"{plan.t_ns * 1e-9:.2f} s · {plan.speed_mps:.1f} m/s · {plan.command.lower().replace('_', ' ')}"
         if not plan.ok:
@@ -182,17 +182,17 @@ def _most_turning(plans: list[PlanRecord], index: int, spread: int) -> PlanRecor
     if index in (0, len(plans) - 1):
         return plans[index]
     near = plans[max(0, index - spread) : index + spread + 1]
-    return max(near, key=lambda plan: abs(plan.waypoints_m[-1][1]) if plan.waypoints_m else 0.0)
+    return max(near, key=lambda plan: abs(plan.waypoints_m[-1][1]) if plan.ok else 0.0)
 
 
 def _not_driven(received: list[PlanRecord]) -> list[tuple[str, int, str]]:
-    """(reason without its figures, how often, an answer as an example) of plans that were not driven."""
+    """(reason, how often, answer) of plans that were not driven: the first of each kind, whatever the figures in it."""
     groups: dict[str, list[PlanRecord]] = {}
     for plan in received:
         if not plan.ok:
             groups.setdefault(re.sub(r"'.*|[-\d.]+", "…", plan.message), []).append(plan)
     largest = sorted(groups.items(), key=lambda item: -len(item[1]))[:REASONS_SHOWN]
-    return [(reason, len(plans), plans[0].text) for reason, plans in largest]
+    return [(plans[0].message, len(plans), plans[0].text) for _, plans in largest]
 
 
 def _decode(received: list[PlanRecord]) -> list[tuple[str, str, str, str]]:

@@ -83,7 +83,8 @@ class _RouteFilm:
 
     def _compose(self, view: np.ndarray, plan: PlanRecord) -> np.ndarray:
         canvas = np.full((SIZE_PX[1], SIZE_PX[0], 3), PAGE, np.uint8)
-        drawn = draw_plan(view, self._results.display_camera, np.array(plan.waypoints_m), np.array(plan.targets_m))
+        camera = self._results.display_camera
+        drawn = draw_plan(view, camera, np.array(plan.waypoints_m), np.array(plan.targets_m), plan.ok)
         canvas[: VIEW_PX[1], : VIEW_PX[0]] = cv2.resize(drawn, VIEW_PX, interpolation=cv2.INTER_AREA)
         until = int(np.searchsorted(self._t_s, plan.t_ns * 1e-9, side="right"))
         canvas[:SIDE_PX, VIEW_PX[0] :] = self._map.draw(self._driven[:until], plan)
@@ -114,8 +115,9 @@ class _RouteFilm:
         draw.text((24 + draw.textlength(f"{plan.speed_mps:.1f}", self._large), 348), "m/s", SOFT, self._middle)
         draw.text((18, 378), plan.command.replace("_", " ").lower(), AMBER, self._middle)
         state = f"plan in {plan.wall_ms:.0f} ms" if plan.received else plan.message
-        draw.text((18, 404), state if plan.ok or not plan.received else f"unreadable: {plan.message}"[:34],
-                  SOFT if plan.ok else RED, self._small)
+        if plan.received and not plan.ok:
+            state = _shortened(f"not driven: {plan.message}", 30)
+        draw.text((18, 404), state, SOFT if plan.ok else RED, self._small)
         if plan.forwards:
             draw.text((18, 422), f"{plan.forwards} forwards, {plan.tokens} tokens", SOFT, self._small)
         draw.text((18, 452), f"{results.planner}, {results.latency_mode}", SOFT, self._small)
