@@ -116,6 +116,7 @@ def test_planner_that_raises_is_reported_and_the_node_lives(start_scripted, peer
         peer.send_partners(T0_NS + i)
         peer.send_image(T0_NS + i)
         assert peer.spin_until(lambda i=i: len(peer.plans) == i + 1)
+    assert not any(plan.ok for plan in peer.plans)
     assert "RuntimeError: no idea" in peer.plans[0].message
     assert node.process.poll() is None
     assert "Traceback" in node.output
