@@ -190,8 +190,9 @@ def try_mutant(mutant: Mutant) -> tuple[bool, str, float]:
             return False, f"line stands there {source.count(mutant.old)} times, expected once", 0.0
         path.write_text(source.replace(mutant.old, mutant.new))
         code, output = run_tests(tree, [mutant.tests])
-    failed = [line for line in output.splitlines() if line.startswith("FAILED")]
-    verdict = failed[0].split(" - ")[0].removeprefix("FAILED ").rpartition("::")[2] if failed else output[-300:]
+    lines = output.splitlines() or ["no output"]
+    failed = next((line for line in lines if line.startswith("FAILED")), "")
+    verdict = failed.split(" - ")[0].rpartition("::")[2] if failed else lines[-1]
     return code == 1 and bool(failed), verdict, time.monotonic() - start
 
 
