@@ -69,3 +69,11 @@ def test_plan_to_stand_paints_no_band():
     rgb = np.zeros((128, 256, 3), np.uint8)
     drawn = draw_plan(rgb, CAMERA, np.full((6, 2), 0.05))
     assert not (np.abs(drawn.astype(int) - RIBBON_RGB).sum(axis=2) < 60).any()
+
+
+def test_refused_plan_is_painted_red_and_a_driven_one_is_not():
+    rgb = np.zeros((128, 256, 3), np.uint8)
+    waypoints = np.stack([np.linspace(2, 14, 6), np.zeros(6)], axis=1)
+    for driven in (True, False):
+        red, green, _ = draw_plan(rgb, CAMERA, waypoints, driven=driven).reshape(-1, 3).sum(axis=0)
+        assert (green > red) == driven
