@@ -17,10 +17,10 @@ pytest.importorskip("rclpy", reason="needs the [ros] extra")
 pytest.importorskip("wamdiff2.msg", reason="needs the built messages: WAMDIFF2_ROS=1 pip install")
 pytest.importorskip("carla", reason="needs the carla client library")
 
-from carla_bridge.closed_loop import choose_ros_domain
 from carla_bridge.planner_child import PlannerChoice
 from carla_bridge.processes import ManagedProcess, child_environment
 from carla_bridge.results import DriveResults, Outcome, read_plans, read_ticks
+from carla_bridge.run_setup import choose_ros_domain
 from tests.carla_bridge.test_closed_loop_processes import gone
 from wamdiff2_core.errors import UserError
 

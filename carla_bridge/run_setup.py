@@ -1,0 +1,100 @@
+"""What a drive needs around it: its folder, its ROS domain, its signals, and the words for machine and commit."""
+
+from __future__ import annotations
+
+import os
+import platform
+import random
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from carla_bridge.results import RESULTS_NAME
+from wamdiff2_core.errors import UserError
+
+OWN_FILES = (RESULTS_NAME, "map.json", "index.html", "drive.mp4", "routes", "logs")
+
+
+def prepare_folder(out: Path) -> None:
+    """Make the run folder; an earlier run in it is replaced.
+
+    Raises:
+        UserError: it is a file, or holds something that is not a run.
+    """
+    if out.exists() and not out.is_dir():
+        raise UserError("out", "a folder", f"a file, {out}")
+    if out.is_dir() and any(out.iterdir()) and not (out / RESULTS_NAME).is_file():
+        raise UserError("out", "an empty folder, or that of an earlier run", str(out), "choose another folder")
+    for name in OWN_FILES:
+        path = out / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    out.mkdir(parents=True, exist_ok=True)
+
+
+def choose_ros_domain(keep: bool) -> None:
+    """Give this process and its children a ROS domain of their own, on this machine only, unless the user has chosen.
+
+    Args:
+        keep: leave the domain alone, as the planner is somewhere else.
+    """
+    os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+    if keep or "ROS_DOMAIN_ID" in os.environ:
+        return
+    domains = random.SystemRandom().sample(range(1, 102), 101)
+    # DDS derives its ports from the domain: when the first participant's port is free, so is the domain.
+    os.environ["ROS_DOMAIN_ID"] = str(next((domain for domain in domains if _udp_free(7400 + 250 * domain + 10)), 1))
+
+
+def _udp_free(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
+@contextmanager
+def signals_as_interrupts() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the drive as Ctrl-C does."""
+    def interrupt(signum: int, _: object) -> None:
+        raise KeyboardInterrupt(signal.Signals(signum).name)
+
+    previous = {signum: signal.signal(signum, interrupt) for signum in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)
+
+
+def describe_machine() -> str:
+    """Processor, cores, operating system and Python, in one line."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    processor = models[0] if models else platform.processor() or platform.machine()
+    system = f"{platform.system()} {platform.release()}"
+    return f"{processor}, {os.cpu_count()} cores, {system}, Python {platform.python_version()}"
+
+
+def describe_commit() -> str:
+    """Commit of the working tree this package lies in, `+` behind it when it has changes; empty outside of one."""
+    folder = Path(__file__).resolve().parent
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=False)
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    try:
+        commit = git("rev-parse", "--short", "HEAD")
+        return commit + ("+" if commit and git("status", "--porcelain", "--untracked-files=no") else "")
+    except FileNotFoundError:
+        return ""
