@@ -30,7 +30,7 @@ test: setup lint core312 pytest
 
 lint: setup
 	@$(BIN)/ruff check .
-	@$(BIN)/lint-imports
+	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/mypy
 
 # Where a CPU build of torch for 3.12 is not to be had, the tests that need it are skipped there, and say so.
@@ -39,8 +39,7 @@ core312:
 	@if [ -x .venv312/bin/pytest ]; then $(ONE_THREAD) .venv312/bin/pytest tests/core -q -n 2 --dist loadfile -rN; fi
 
 pytest: setup
-	@$(ONE_THREAD) $(BIN)/pytest tests/core tests/training -q -n 2 --dist loadfile
-	@$(ONE_THREAD) $(BIN)/pytest tests/ros tests/carla_bridge -q
+	@$(ONE_THREAD) $(BIN)/pytest -q -n 2 --dist loadfile --durations 10
 
 mutants: setup
 	@$(ONE_THREAD) $(BIN)/python tests/mutants.py
