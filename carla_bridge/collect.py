@@ -153,7 +153,7 @@ def collect(
     routes: Annotated[Path, typer.Option(help="Route file (Bench2Drive's XML form).")],
     out: Annotated[Path, typer.Option(help="Folder of the set; an unfinished one is gone on with.")],
     samples: Annotated[int, typer.Option(min=1, help="How many samples.")] = 1000,
-    seed: Annotated[int, typer.Option(help="Seed; sets of different seeds are different.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed; sets of different seeds are different.")] = 0,
     images: Annotated[bool, typer.Option(help="Drive and take pictures, or place states without them.")] = True,
     carla: Annotated[str, typer.Option(help="HOST:PORT of a running server; none: the embedded one is started.")] = "",
 ) -> None:
@@ -192,6 +192,8 @@ def _prepare(out: Path, settings: dict[str, Any]) -> int:
         if json.loads(file.read_text()) != json.loads(text):
             raise UserError("out", "an empty folder, or one begun with the same routes, seed and kind", str(out),
                             "choose another folder")
+    elif any(out.iterdir()):
+        raise UserError("out", "an empty folder, or one begun by this command", str(out), "choose another folder")
     else:
         file.write_text(text + "\n")
     last = last_sample(out / SAMPLES_FILE)

@@ -216,6 +216,9 @@ class Drive:
         try:
             wait_for_port(self._port, server.alive, SERVER_START_S)
         except InfrastructureError as error:
+            if server.returncode == ExitCode.WRONG_USE:
+                raise UserError(f"routes {self._config.routes}", "a town that the embedded server has",
+                                self._specs[0].town, server.log_tail(1)) from None
             raise InfrastructureError(f"{error}: {server.log_tail(1)}") from None
         return self._port
 

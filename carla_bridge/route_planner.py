@@ -8,6 +8,7 @@ is chosen as a whole, the one with the least detour and the least distance from 
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,6 +80,9 @@ def _parse_route(path: Path, index: int, element: ElementTree.Element) -> RouteS
     for key in ("id", "town"):
         if not element.get(key):
             raise UserError(name, f"an attribute {key}", "none")
+    if not re.fullmatch(r"\w[\w.-]*", element.attrib["id"], re.ASCII):  # it names files of a run
+        raise UserError(f"routes {path}: route number {index + 1}: id", "letters, digits, '_', '-' and '.'",
+                        element.attrib["id"])
     positions = element.findall("waypoints/position")
     if len(positions) < 2:
         raise UserError(name, "at least two <waypoints><position/>", f"{len(positions)}")

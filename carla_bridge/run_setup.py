@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import random
@@ -17,25 +18,35 @@ from carla_bridge.results import RESULTS_NAME
 from wamdiff2_core.errors import UserError
 
 OWN_FILES = (RESULTS_NAME, "map.json", "index.html", "drive.mp4", "routes", "logs")
+PREVIOUS_NAME = "previous"
 
 
 def prepare_folder(out: Path) -> None:
-    """Make the run folder; an earlier run in it is replaced.
+    """Make the run folder; an earlier run in it moves to `previous/`, where it takes the place of the one before.
 
     Raises:
         UserError: it is a file, or holds something that is not a run.
     """
     if out.exists() and not out.is_dir():
         raise UserError("out", "a folder", f"a file, {out}")
-    if out.is_dir() and any(out.iterdir()) and not (out / RESULTS_NAME).is_file():
-        raise UserError("out", "an empty folder, or that of an earlier run", str(out), "choose another folder")
-    for name in OWN_FILES:
-        path = out / name
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+    if out.is_dir() and any(out.iterdir()):
+        if not _is_run(out):
+            raise UserError("out", "an empty folder, or that of an earlier run", str(out), "choose another folder")
+        previous = out / PREVIOUS_NAME
+        shutil.rmtree(previous, ignore_errors=True)
+        previous.mkdir()
+        for name in OWN_FILES:
+            if (out / name).exists():
+                (out / name).rename(previous / name)
     out.mkdir(parents=True, exist_ok=True)
+
+
+def _is_run(folder: Path) -> bool:
+    try:
+        data = json.loads((folder / RESULTS_NAME).read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(data, dict) and {"schema", "planner", "routes", "latency_mode"} <= data.keys()
 
 
 def choose_ros_domain(keep: bool) -> None:

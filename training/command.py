@@ -72,12 +72,14 @@ def load_stage(file: Path, overrides: list[str] | None = None) -> StageConfig:
     if not file.is_file():
         raise UserError("CONFIG", "a YAML file", f"{file} ({'a folder' if file.is_dir() else 'no such file'})")
     try:
-        tree = OmegaConf.merge(OmegaConf.load(file), OmegaConf.from_dotlist(_dotlist(overrides or [])))
-        data: Any = OmegaConf.to_container(tree, resolve=True)
+        tree = OmegaConf.load(file)
+        if not OmegaConf.is_dict(tree):
+            raise UserError(str(file), "a mapping of sections", "a list")
+        data: Any = OmegaConf.to_container(
+            OmegaConf.merge(tree, OmegaConf.from_dotlist(_dotlist(overrides or []))), resolve=True
+        )
     except yaml.YAMLError as error:
         raise UserError(str(file), "valid YAML", str(error).replace("\n", " ")) from None
-    if not isinstance(data, dict):
-        raise UserError(str(file), "a mapping of sections", type(data).__name__)
     return parse(StageConfig, data, str(file))
 
 

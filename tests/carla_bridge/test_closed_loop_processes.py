@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from carla_bridge.processes import ManagedProcess, child_environment, free_ports, wait_for_port
-from wamdiff2_core.errors import InfrastructureError
+from carla_bridge.run_setup import prepare_folder
+from wamdiff2_core.errors import InfrastructureError, UserError
 
 STUBBORN = """
 import os, signal, subprocess, sys, time
@@ -100,3 +101,20 @@ def test_waiting_for_the_port_of_a_process_that_ended_fails_at_once():
     with pytest.raises(InfrastructureError, match="ended"):
         wait_for_port(free_ports(1), lambda: False, 30.0)
     assert time.monotonic() - started < 5.0
+
+
+def test_an_earlier_run_moves_aside_and_nothing_else_is_taken_for_one(tmp_path: Path) -> None:
+    run, foreign = tmp_path / "run", tmp_path / "foreign"
+    for folder in (run, foreign):
+        (folder / "routes").mkdir(parents=True)
+        (folder / "routes" / "kept").write_text("kept")
+    (run / "results.json").write_text('{"schema": 1, "planner": "nano", "routes": [], "latency_mode": "lockstep"}')
+    (foreign / "results.json").write_text('{"mine": 1}')
+
+    prepare_folder(run)
+    assert (run / "previous" / "routes" / "kept").read_text() == "kept"
+    assert not (run / "routes").exists()
+
+    with pytest.raises(UserError, match="empty folder, or that of an earlier run"):
+        prepare_folder(foreign)
+    assert (foreign / "routes" / "kept").exists()

@@ -280,3 +280,14 @@ def test_route_against_the_direction_of_travel_is_refused():
     assert plan.lanes == ((1, -1), (2, -1))
     with pytest.raises(UserError, match="position 2"):
         planner.plan(RouteSpec("1", "one", forth[::-1]))
+
+
+@pytest.mark.parametrize("route_id", ["../up", "/abs", "a/b", ".hidden"])
+def test_route_ids_that_would_leave_the_run_folder_are_refused(tmp_path: Path, route_id: str) -> None:
+    file = tmp_path / "routes.xml"
+    file.write_text(
+        f'<routes><route id="{route_id}" town="Wamtown01"><waypoints><position x="0" y="0" z="0"/>'
+        '<position x="9" y="0" z="0"/></waypoints></route></routes>'
+    )
+    with pytest.raises(UserError, match="id: expected letters"):
+        load_routes(file)

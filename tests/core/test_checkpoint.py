@@ -272,3 +272,9 @@ def test_the_real_configurations_build_with_exactly_the_stock_keys(tmp_path, dat
     assert sum(weight.numel() for weight in model.parameters()) == parameters
     rope = config.get_text_config().rope_parameters
     assert (rope["rope_theta"], rope["mrope_section"]) == (5000000, [24, 20, 20])
+
+
+@pytest.mark.parametrize("device", ["foo", "cuda:99"])
+def test_a_device_that_is_not_there_is_told_before_anything_is_read(tmp_path: Path, device: str) -> None:
+    with pytest.raises(UserError, match="device: expected a device of this machine"):
+        load_checkpoint(tmp_path / "nowhere", device=device)

@@ -177,3 +177,10 @@ def test_shipped_stage_files_are_valid(name: str) -> None:
     config = load_stage(folder / f"{name}.yaml")
     assert config.record.planning is not None
     assert config.record.planning.decimals == 1
+
+
+def test_a_stage_file_that_is_a_list_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "stage.yaml"
+    file.write_text("- a\n- b\n")
+    with pytest.raises(UserError, match="expected a mapping of sections"):
+        load_stage(file)

@@ -170,6 +170,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     except TyperException as error:
         return fail(f"{error.format_message()} (wamdiff2 --help)", ExitCode.WRONG_USE)
+    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+        if error.filename is None:
+            raise
+        return fail(f"{error.filename}: {(error.strerror or 'wrong kind of file').lower()}; name another path",
+                    ExitCode.WRONG_USE)
     except OSError as error:
         if error.errno not in _INFRASTRUCTURE_ERRNOS:
             raise

@@ -241,13 +241,20 @@ def environment_integer(name: str, least: int) -> int:
 
 
 def device_of(device: str, local_rank: int) -> str:
-    """Torch device of one process; several processes spread over the accelerators of the machine."""
+    """Torch device of one process; several processes spread over the accelerators of the machine.
+
+    Raises:
+        UserError: there is no such device.
+    """
     import torch
+
+    from wamdiff2_core.model.checkpoint import check_device
 
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and torch.cuda.is_available():
         return f"cuda:{local_rank % torch.cuda.device_count()}"
+    check_device(device)
     return device
 
 

@@ -96,6 +96,17 @@ def read_model_config(folder: Path) -> Qwen3VLConfig:
     return Qwen3VLConfig.from_dict(data)
 
 
+def check_device(device: str | torch.device) -> None:
+    """Raise `UserError` when torch knows no such device, or this machine has none of it."""
+    import torch
+
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, ImportError):
+        raise UserError("device", "a device of this machine: cpu, cuda, cuda:N or npu", str(device),
+                        "`wamdiff2 doctor` lists what is here") from None
+
+
 def load_checkpoint(
     folder: Path | str,
     *,
@@ -124,6 +135,7 @@ def load_checkpoint(
     import torch
 
     folder = Path(folder)
+    check_device(device)
     if attn_implementation not in ATTENTION:
         raise UserError("attn_implementation", "one of " + ", ".join(ATTENTION), attn_implementation)
     config = read_model_config(folder)
