@@ -297,6 +297,9 @@ def run(
             executor.spin_once(timeout_sec=0.2)
     except (KeyboardInterrupt, ExternalShutdownException, ROSInterruptException):
         pass
+    except _rclpy.RCLError:
+        if rclpy.ok():  # otherwise a signal closed the context under a wait or a publication in hand
+            raise
     finally:
         node.stop()
         executor.shutdown()

@@ -178,7 +178,7 @@ def test_compressed_transport_plans_from_a_jpeg(start_scripted, peer):
 def test_signal_ends_the_node_with_code_0(start_scripted, peer, signum):
     node = start_scripted()
     peer.wait_ready()
-    assert node.end(signum) == 0
+    assert node.end(signum) == 0, node.output
     assert "Traceback" not in node.output
 
 
