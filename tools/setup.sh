@@ -30,12 +30,15 @@ step() {
   printf '%d s\n' $((SECONDS - start)) >&2
 }
 
+# version_of PYTHON: such as 3.11; nothing when it does not start.
+version_of() { "$1" -c 'import sys, ensurepip; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || true; }
+
 # find_python VERSION...: the first of these Python versions that really starts (a pyenv shim may only pretend).
 find_python() {
   local version candidate
   for version in "$@"; do
     for candidate in "python$version" "$HOME"/.pyenv/versions/"$version".*/bin/python /usr/bin/"python$version"; do
-      if [ "$("$candidate" -c 'import sys, ensurepip; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)" = "$version" ]; then
+      if [ "$(version_of "$candidate")" = "$version" ]; then
         "$candidate" -c 'import sys; print(sys.executable)'
         return
       fi
@@ -71,12 +74,11 @@ need_system_packages() {
   fi
 }
 
+# An environment that is there and works is kept, whoever made it.
 new_environment() {
-  local version_file=$venv/.python
-  if [ "$(cat "$version_file" 2>/dev/null)" != "$python" ]; then
+  if [ "$(version_of "$venv/bin/python")" != "$(version_of "$python")" ]; then
     rm -rf "$venv"
     step "$venv with $python" "$python" -m venv "$venv"
-    echo "$python" >"$version_file"
   fi
 }
 
