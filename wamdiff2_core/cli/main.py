@@ -35,13 +35,11 @@ EXTRA_OF_MODULE = {
     "builtin_interfaces": "ros",
     "carla": "carla",
     "scenariogeneration": "carla",
-    "matplotlib": "carla",
     "msgpack": "carla",
-    "networkx": "carla",
     "av": "carla",
     "scipy": "carla",
-    "shapely": "carla",
     "accelerate": "train",
+    "tensorboard": "train",
 }
 _INFRASTRUCTURE_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EADDRINUSE, errno.ECONNREFUSED, errno.ECONNRESET}
 
