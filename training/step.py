@@ -7,7 +7,7 @@ there is one copy. For `autoregressive` the layout is [prompt | answer], causal,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from training.data import Batch
-from training.forward import HIDDEN_SCORE, VisionGeometry, encode_images, hidden_states
+from training.forward import HIDDEN_SCORE, hidden_states, written_attention
 from training.objective import (
     LossForm,
     absorb,
@@ -28,6 +28,7 @@ from training.objective import (
 from wamdiff2_core.config import MaskKind, Strict
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.model.masks import prefix_mask, training_mask
+from wamdiff2_core.model.vision import GridTables, encode_equal
 
 if TYPE_CHECKING:
     from transformers import Qwen3VLForConditionalGeneration
@@ -190,7 +191,7 @@ def mask_in_own_order(
 def answer_logits(
     model: Qwen3VLForConditionalGeneration,
     objective: ObjectiveConfig,
-    geometry: VisionGeometry | None,
+    geometry: GridTables | None,
     inputs: StepInputs,
 ) -> Tensor:
     """Logits that name `inputs.labels`, (N, K * R, V); shifted by one for `autoregressive`."""
@@ -199,9 +200,9 @@ def answer_logits(
     def bias(allowed: Tensor) -> Tensor:
         return torch.zeros_like(allowed, dtype=dtype).masked_fill(~allowed, HIDDEN_SCORE)
 
-    images = None
+    images: Sequence[Tensor] = ()
     if inputs.patches is not None and geometry is not None:
-        images = encode_images(model, geometry, inputs.patches)
+        images = encode_equal(model.model.visual, geometry, inputs.patches, written_attention)
     context = bias(inputs.context_allowed)[:, None]
     copies = None if inputs.copy_allowed is None else bias(inputs.copy_allowed)[:, None, None]
     hidden = hidden_states(model, inputs.ids, inputs.positions, context, copies, images, inputs.image_slots)
@@ -212,7 +213,7 @@ def answer_logits(
 
 
 def make_loss(
-    model: Qwen3VLForConditionalGeneration, objective: ObjectiveConfig, geometry: VisionGeometry | None, compiled: bool
+    model: Qwen3VLForConditionalGeneration, objective: ObjectiveConfig, geometry: GridTables | None, compiled: bool
 ) -> Callable[[StepInputs], Tensor]:
     """The loss of a prepared batch as a function, compiled for its one shape when asked."""
 
@@ -228,7 +229,7 @@ def make_loss(
 
 
 def make_confidence(
-    model: Qwen3VLForConditionalGeneration, objective: ObjectiveConfig, geometry: VisionGeometry | None, compiled: bool
+    model: Qwen3VLForConditionalGeneration, objective: ObjectiveConfig, geometry: GridTables | None, compiled: bool
 ) -> Callable[[StepInputs], Tensor]:
     """Probability of the model's best token at each answer position, (N, K * R), without gradients."""
 

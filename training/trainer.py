@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from training.data import TrainingSet
-from training.forward import VisionGeometry
 from training.optimizer import MasterWeights, learning_rate
 from training.stage import StageConfig, stage_record
 from training.step import (
@@ -34,6 +33,7 @@ from training.step import (
     start_of_decoding,
 )
 from wamdiff2_core.errors import UserError
+from wamdiff2_core.model.vision import GridTables
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -104,7 +104,7 @@ class Trainer:
                 prompt_tokens=self.train_set.prompt_ids.shape[1], limit=config.data.validation_samples,
             )
         grid = self.train_set.grid_thw
-        geometry = None if grid is None else VisionGeometry.of(self.model, grid)
+        geometry = None if grid is None else GridTables.of(self.model.model.visual, grid)
         self.model.train()
         self.weights = MasterWeights(self.model, config.optimizer, getattr(torch, config.run.dtype))
         self.loss = make_loss(self.model, config.objective, geometry, config.run.compiled)

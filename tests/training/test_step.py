@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from training.data import TrainingSet
-from training.forward import VisionGeometry
 from training.step import (
     ObjectiveConfig,
     answer_logits,
@@ -24,6 +23,7 @@ from wamdiff2_core.conversations import read_rgb
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.model.block_model import BlockModel
 from wamdiff2_core.model.masks import training_mask
+from wamdiff2_core.model.vision import GridTables
 
 MASK, ANSWER = 7, 32
 
@@ -34,8 +34,8 @@ def encoded(codec, small_model, picture_set: Path) -> TrainingSet:
 
 
 @pytest.fixture
-def geometry(small_model, encoded: TrainingSet) -> VisionGeometry:
-    return VisionGeometry.of(small_model, encoded.grid_thw)
+def geometry(small_model, encoded: TrainingSet) -> GridTables:
+    return GridTables.of(small_model.model.visual, encoded.grid_thw)
 
 
 def generator(seed: int = 0) -> torch.Generator:

@@ -7,6 +7,8 @@ forward.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +17,72 @@ from torch.nn import functional
 from transformers.models.qwen3_vl.modeling_qwen3_vl import apply_rotary_pos_emb_vision
 from transformers.vision_utils import get_vision_interpolation_indices_and_weights, get_vision_position_ids
 
+Attend = Callable[[Tensor, Tensor, Tensor, float], Tensor]
+
+
+@dataclass(frozen=True)
+class GridTables:
+    """What depends on an image grid of P patches alone.
+
+    Attributes:
+        indices, weights: (P, 4) corners of the learned position grid and their bilinear weights.
+        cos, sin: (P, head_dim) axial rotary embedding.
+    """
+
+    indices: Tensor
+    weights: Tensor
+    cos: Tensor
+    sin: Tensor
+
+    @classmethod
+    def of(cls, visual: Any, grid: tuple[int, int, int]) -> GridTables:
+        """Compute them for one grid (patches in time, height, width) of a stock `Qwen3VLVisionModel`."""
+        grid_thw = torch.tensor([grid], device=visual.pos_embed.weight.device)
+        indices, weights = get_vision_interpolation_indices_and_weights(
+            grid_thw,
+            num_grid_per_side=visual.num_grid_per_side,
+            mode=visual.interpolation_mode,
+            align_corners=visual.interpolation_align_corners,
+            spatial_merge_size=visual.spatial_merge_size,
+        )
+        position_ids = get_vision_position_ids(grid_thw, visual.spatial_merge_size)
+        return cls(indices, weights, *visual.rotary_pos_emb(visual.pos_embed.weight, position_ids))
+
+
+def fused_attention(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    """Full attention of (N, H, P, d) heads by PyTorch's kernel."""
+    return functional.scaled_dot_product_attention(query, key, value, scale=scale)
+
+
+def encode_equal(visual: Any, tables: GridTables, patches: Tensor, attend: Attend = fused_attention) -> list[Tensor]:
+    """Encode N images of one grid.
+
+    Args:
+        visual: a stock `Qwen3VLVisionModel`.
+        tables: of the grid.
+        patches: (N, P, patch_dim) in the image processor's order.
+        attend: full attention inside each image: query, key, value (N, H, P, d) and scale to (N, H, P, d).
+
+    Returns:
+        image tokens (N, M, D), then the same for each deepstack layer.
+    """
+    learned = (visual.pos_embed(tables.indices) * tables.weights[:, :, None]).sum(1)
+    projection = visual.patch_embed.proj
+    x = functional.linear(patches.to(projection.weight.dtype), projection.weight.flatten(1), projection.bias)
+    x = x + learned.to(x.dtype)
+    deepstack = []
+    for index, block in enumerate(visual.blocks):
+        attention = block.attn
+        query, key, value = attention.qkv(block.norm1(x)).unflatten(-1, (3, attention.num_heads, -1)).unbind(2)
+        query, key = apply_rotary_pos_emb_vision(query, key, tables.cos, tables.sin)
+        query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+        x = x + attention.proj(attend(query, key, value, attention.scaling).transpose(1, 2).flatten(2))
+        x = x + block.mlp(block.norm2(x))
+        if index in visual.deepstack_visual_indexes:
+            merger = visual.deepstack_merger_list[visual.deepstack_visual_indexes.index(index)]
+            deepstack.append(merger(x).unflatten(0, (len(patches), -1)))
+    return [visual.merger(x).unflatten(0, (len(patches), -1)), *deepstack]
+
 
 class VisionEncoder:
     """Encodes images with a stock `Qwen3VLVisionModel`."""
@@ -22,7 +90,7 @@ class VisionEncoder:
     def __init__(self, visual: Any) -> None:
         """Take the `model.visual` of a stock model."""
         self.visual = visual
-        self._grids: dict[tuple[int, int, int], tuple[Tensor, Tensor, tuple[Tensor, Tensor]]] = {}
+        self._tables: dict[tuple[int, int, int], GridTables] = {}
 
     def __call__(self, pixel_values: Tensor, image_grid_thw: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Encode images of any sizes.
@@ -39,51 +107,11 @@ class VisionEncoder:
         encoded: list[list[Tensor]] = [[] for _ in grids]
         for grid in dict.fromkeys(grids):
             members = [index for index, other in enumerate(grids) if other == grid]
-            levels = self._encode_equal(torch.stack([patches[index] for index in members]), grid)
+            if grid not in self._tables:
+                self._tables[grid] = GridTables.of(self.visual, grid)
+            stacked = torch.stack([patches[index] for index in members])
+            levels = encode_equal(self.visual, self._tables[grid], stacked)
             for row, index in enumerate(members):
                 encoded[index] = [level[row] for level in levels]
         tokens, *deepstack = [torch.cat(level) for level in zip(*encoded, strict=True)]
         return tokens, deepstack
-
-    def _tables(self, grid: tuple[int, int, int]) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        """Index and weight of the learned position grid, and cosine and sine of the rotary one."""
-        if grid not in self._grids:
-            visual = self.visual
-            device = visual.pos_embed.weight.device
-            grid_thw = torch.tensor([grid], device=device)
-            indices, weights = get_vision_interpolation_indices_and_weights(
-                grid_thw,
-                num_grid_per_side=visual.num_grid_per_side,
-                mode=visual.interpolation_mode,
-                align_corners=visual.interpolation_align_corners,
-                spatial_merge_size=visual.spatial_merge_size,
-            )
-            position_ids = get_vision_position_ids(grid_thw, visual.spatial_merge_size)
-            rotary = visual.rotary_pos_emb(visual.pos_embed.weight, position_ids)
-            self._grids[grid] = indices, weights, rotary
-        return self._grids[grid]
-
-    def _encode_equal(self, patches: Tensor, grid: tuple[int, int, int]) -> list[Tensor]:
-        """Encode (N, P, patch_dim) patches of N images of one grid; returns merged tokens, then deepstack levels."""
-        visual = self.visual
-        indices, weights, (cos, sin) = self._tables(grid)
-        learned = (visual.pos_embed(indices) * weights[:, :, None]).sum(1)
-        projection = visual.patch_embed.proj
-        x = functional.linear(patches.to(projection.weight.dtype), projection.weight.flatten(1), projection.bias)
-        x = x + learned.to(x.dtype)
-        deepstack = []
-        for index, block in enumerate(visual.blocks):
-            x = x + self._attend(block.attn, block.norm1(x), cos, sin)
-            x = x + block.mlp(block.norm2(x))
-            if index in visual.deepstack_visual_indexes:
-                merger = visual.deepstack_merger_list[visual.deepstack_visual_indexes.index(index)]
-                deepstack.append(merger(x).unflatten(0, (len(patches), -1)))
-        return [visual.merger(x).unflatten(0, (len(patches), -1)), *deepstack]
-
-    @staticmethod
-    def _attend(attention: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Any:
-        """Full attention inside each image; without a mask `sdpa` and `eager` are the same sum."""
-        query, key, value = attention.qkv(x).unflatten(-1, (3, attention.num_heads, -1)).unbind(2)
-        query, key = apply_rotary_pos_emb_vision(query, key, cos, sin)
-        out = functional.scaled_dot_product_attention(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2))
-        return attention.proj(out.transpose(1, 2).flatten(2))
