@@ -33,7 +33,7 @@ from std_msgs.msg import Bool
 from wamdiff2.msg import Navigation as NavigationMsg
 from wamdiff2.msg import Plan as PlanMsg
 
-from carla_bridge.client import GnssReading, ImuReading, SimulationFrame
+from carla_bridge.measurements import GnssReading, ImuReading, SimulationFrame
 from carla_bridge.navigation import RoutePlan
 from carla_bridge.route_run import Answer
 from wamdiff2_core.config import CameraSpec

@@ -19,20 +19,25 @@ from typing import Any, TypeVar
 import carla
 import numpy as np
 
+from carla_bridge.measurements import (
+    SimulationFrame,
+    Stream,
+    camera_frame_from_carla,
+    collision_from_carla,
+    ego_state_from_carla,
+    gnss_from_carla,
+    imu_from_carla,
+)
 from carla_bridge.vehicle_control import PedalMap, to_pedals
 from wamdiff2_core.config import CameraSpec
 from wamdiff2_core.errors import InfrastructureError, UserError
 from wamdiff2_core.frames import (
-    angular_velocity_from_carla,
     flip_y,
-    pose_from_carla,
     pose_to_carla,
     rotation,
     rotation_to_carla,
-    yaw_from_compass,
-    yaw_rate_from_carla,
 )
-from wamdiff2_core.types import CameraFrame, EgoState, Pose2D, VehicleCommand
+from wamdiff2_core.types import Pose2D, VehicleCommand
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -48,108 +53,6 @@ class CameraMount:
 
     spec: CameraSpec = field(default_factory=CameraSpec)
     every_ticks: int = 5
-
-
-@dataclass(frozen=True)
-class ImuReading:
-    """Inertial measurement in base_link.
-
-    Attributes:
-        acceleration_mps2: (3,) specific force, gravity included.
-        angular_velocity_radps: (3,).
-        yaw_rad: heading in the map frame, from the compass.
-    """
-
-    acceleration_mps2: np.ndarray
-    angular_velocity_radps: np.ndarray
-    yaw_rad: float
-
-
-@dataclass(frozen=True)
-class GnssReading:
-    """Geodetic position, WGS 84: degrees and metres."""
-
-    latitude_deg: float
-    longitude_deg: float
-    altitude_m: float
-
-
-@dataclass(frozen=True)
-class Collision:
-    """A contact of the ego vehicle: when, with what kind of actor, and the impulse in N s."""
-
-    frame: int
-    other_type: str
-    impulse_ns: float
-
-
-@dataclass(frozen=True)
-class SimulationFrame:
-    """The world after one tick.
-
-    Attributes:
-        frame: the server's frame number.
-        stamp_ns: simulated time, nanoseconds.
-        ego: motion and pose of the ego vehicle.
-        images: pictures taken on this very frame, by camera name; a camera that was not due is absent.
-        collisions: contacts reported since the last tick.
-    """
-
-    frame: int
-    stamp_ns: int
-    ego: EgoState
-    images: dict[str, CameraFrame] = field(default_factory=dict)
-    imu: ImuReading | None = None
-    gnss: GnssReading | None = None
-    collisions: tuple[Collision, ...] = ()
-
-
-class _Stream:
-    """Measurements of one sensor, matched to frames."""
-
-    def __init__(self, name: str, actor: Any, period: int) -> None:
-        self.name, self.actor, self.period = name, actor, period
-        self._phase: int | None = None if period > 1 else 0
-        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        actor.listen(self._queue.put)
-
-    def learn_phase(self, wait_s: float) -> bool:
-        """Find out on which frames a paced sensor fires, from one measurement; True once known."""
-        if self._phase is None:
-            try:
-                self._phase = self._queue.get(timeout=wait_s).frame % self.period
-            except queue.Empty:
-                return False
-        return True
-
-    def take(self, frame: int, deadline: float) -> Any | None:
-        """The measurement of `frame`, or None when the sensor is not due.
-
-        Raises:
-            InfrastructureError: it was due and did not come in time, or was left out.
-        """
-        if self._phase is None or frame % self.period != self._phase:
-            return None
-        newest = None
-        while True:
-            try:
-                measurement = self._queue.get(timeout=max(0.0, deadline - time.monotonic()))
-            except queue.Empty:
-                raise InfrastructureError(
-                    f"sensor {self.name}: nothing for frame {frame} in time, newest is {newest}"
-                ) from None
-            newest = measurement.frame
-            if newest == frame:
-                return measurement
-            if newest > frame:
-                raise InfrastructureError(f"sensor {self.name}: frame {frame} was left out, next is {newest}")
-
-    def drain(self) -> list[Any]:
-        """Everything that has come, for a sensor that reports events."""
-        events = []
-        while not self._queue.empty():
-            events.append(self._queue.get())
-        return events
 
 
 class _Watchdog:
@@ -223,7 +126,7 @@ class Simulation:
         self._fixed_delta_s = fixed_delta_s
         self._watchdog = _Watchdog()
         self._actors: list[Any] = []
-        self._streams: dict[str, _Stream] = {}
+        self._streams: dict[str, Stream] = {}
         self._original_settings: Any = None
         self._world: Any = None
         self._lost = False  # whether the last tick never came back
@@ -285,13 +188,13 @@ class Simulation:
         return SimulationFrame(
             frame=frame,
             stamp_ns=stamp_ns,
-            ego=_ego_state(actor, stamp_ns),
+            ego=ego_state_from_carla(actor, stamp_ns),
             images={
-                name: _camera_frame(name, taken[name], stamp_ns) for name in self._cameras if taken[name] is not None
+                name: camera_frame_from_carla(name, taken[name], stamp_ns) for name in self._cameras if taken[name] is not None
             },
-            imu=_imu(taken["imu"]) if "imu" in taken else None,
-            gnss=_gnss(taken["gnss"]) if "gnss" in taken else None,
-            collisions=tuple(_collision(event) for event in self._streams["collision"].drain()),
+            imu=imu_from_carla(taken["imu"]) if "imu" in taken else None,
+            gnss=gnss_from_carla(taken["gnss"]) if "gnss" in taken else None,
+            collisions=tuple(collision_from_carla(event) for event in self._streams["collision"].drain()),
         )
 
     def close(self) -> None:
@@ -396,7 +299,7 @@ class Simulation:
             description.set_attribute(key, value)
         actor = self._world.spawn_actor(description, transform, attach_to=self._ego)
         self._actors.append(actor)
-        self._streams[name] = _Stream(name, actor, period)
+        self._streams[name] = Stream(name, actor, period)
 
     def _warm_up(self, longest_period: int) -> None:
         """Tick until subscriptions are live and the phase of every paced camera is known."""
@@ -425,42 +328,3 @@ class Simulation:
 
 def _short(map_name: str) -> str:
     return map_name.rsplit("/", 1)[-1]
-
-
-def _vector(v: Any) -> np.ndarray:
-    return flip_y(np.array([v.x, v.y, v.z]))
-
-
-def _ego_state(actor: Any, stamp_ns: int) -> EgoState:
-    transform = actor.get_transform()
-    pose = pose_from_carla(transform.location.x, transform.location.y, transform.rotation.yaw)
-    base_from_map = rotation(pose.yaw_rad).T
-    return EgoState(
-        velocity_mps=base_from_map @ _vector(actor.get_velocity())[:2],
-        acceleration_mps2=base_from_map @ _vector(actor.get_acceleration())[:2],
-        yaw_rate_radps=yaw_rate_from_carla(actor.get_angular_velocity().z),
-        map_from_base=pose,
-        stamp_ns=stamp_ns,
-    )
-
-
-def _camera_frame(name: str, image: Any, stamp_ns: int) -> CameraFrame:
-    bgra = np.frombuffer(image.raw_data, dtype=np.uint8).reshape(image.height, image.width, 4)
-    return CameraFrame(np.ascontiguousarray(bgra[:, :, 2::-1]), stamp_ns, name)
-
-
-def _imu(measurement: Any) -> ImuReading:
-    gyro = measurement.gyroscope
-    return ImuReading(
-        acceleration_mps2=_vector(measurement.accelerometer),
-        angular_velocity_radps=angular_velocity_from_carla(np.array([gyro.x, gyro.y, gyro.z])),
-        yaw_rad=yaw_from_compass(measurement.compass),
-    )
-
-
-def _gnss(measurement: Any) -> GnssReading:
-    return GnssReading(measurement.latitude, measurement.longitude, measurement.altitude)
-
-
-def _collision(event: Any) -> Collision:
-    return Collision(event.frame, event.other_actor.type_id, event.normal_impulse.length())

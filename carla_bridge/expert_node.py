@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import rclpy
 from nav_msgs.msg import Odometry, Path
-from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from std_msgs.msg import Bool
 from wamdiff2.msg import Navigation as NavigationMsg
@@ -26,6 +26,7 @@ from wamdiff2.msg import Plan as PlanMsg
 from carla_bridge.expert import Expert
 from wamdiff2_core.types import Check, Plan
 from wamdiff2_ros import conversions, qos
+from wamdiff2_ros.shutdown import signals_end_well
 from wamdiff2_ros.sync import Synchronizer
 
 NODE_NAME, NAMESPACE = "planner", "wamdiff2"
@@ -80,9 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     node, executor = ExpertNode(), SingleThreadedExecutor()
     executor.add_node(node)
     try:
-        executor.spin()
-    except (KeyboardInterrupt, ExternalShutdownException):
-        pass
+        with signals_end_well():
+            executor.spin()
     finally:
         executor.shutdown()
         node.destroy_node()

@@ -57,7 +57,7 @@ def load_stage(file: Path, overrides: list[str] | None = None) -> StageConfig:
     """Read a stage from YAML.
 
     Args:
-        file: keys as in `stage.StageConfig`.
+        file: keys as in `stage.StageConfig`; `record` may name a YAML file beside it, shared by stages.
         overrides: `["--run.steps", "100", "--out=runs/x"]`; values are read as YAML.
 
     Raises:
@@ -75,6 +75,11 @@ def load_stage(file: Path, overrides: list[str] | None = None) -> StageConfig:
         tree = OmegaConf.load(file)
         if not OmegaConf.is_dict(tree):
             raise UserError(str(file), "a mapping of sections", "a list")
+        if isinstance(tree.get("record"), str):
+            record = file.parent / tree.record
+            if not record.is_file():
+                raise UserError(f"{file}: record", "a mapping, or the name of a YAML file beside it", tree.record)
+            tree.record = OmegaConf.load(record)
         data: Any = OmegaConf.to_container(
             OmegaConf.merge(tree, OmegaConf.from_dotlist(_dotlist(overrides or []))), resolve=True
         )

@@ -64,6 +64,9 @@ class Journal:
             if overwrite:
                 self._file.truncate(0)
             found, self.items = read_journal(path)
+            if not self.items:  # nothing to lose: the run before ended while it was loading
+                self._file.truncate(0)
+                found = None
             check_same_request(path, found, request)
             self._file.seek(0)
             content = self._file.read()

@@ -28,8 +28,7 @@ from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from nav_msgs.msg import Odometry, Path
 from rclpy.clock import Clock
 from rclpy.clock_type import ClockType
-from rclpy.exceptions import ROSInterruptException
-from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.executors import SingleThreadedExecutor
 from rclpy.impl.implementation_singleton import rclpy_implementation as _rclpy
 from rclpy.node import Node
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image
@@ -40,6 +39,7 @@ from wamdiff2.msg import Plan as PlanMsg
 from wamdiff2_core.errors import ExitCode, InfrastructureError, UserError
 from wamdiff2_core.types import CameraFrame, Check, EgoState, Navigation, Observation, Plan
 from wamdiff2_ros import conversions, params, qos
+from wamdiff2_ros.shutdown import signals_end_well
 from wamdiff2_ros.sync import Synchronizer
 from wamdiff2_ros.worker import Worker
 
@@ -292,14 +292,10 @@ def run(
     executor = SingleThreadedExecutor()
     executor.add_node(node)
     try:
-        node.start()
-        while rclpy.ok() and not node.ended.is_set():
-            executor.spin_once(timeout_sec=0.2)
-    except (KeyboardInterrupt, ExternalShutdownException, ROSInterruptException):
-        pass
-    except _rclpy.RCLError:
-        if rclpy.ok():  # otherwise a signal closed the context under a wait or a publication in hand
-            raise
+        with signals_end_well():
+            node.start()
+            while rclpy.ok() and not node.ended.is_set():
+                executor.spin_once(timeout_sec=0.2)
     finally:
         node.stop()
         executor.shutdown()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from wamdiff2_core.journal import Journal, read_journal
 from wamdiff2_core.prompts import planning_prompt
 from wamdiff2_core.serving_record import ServingRecord
 from wamdiff2_core.types import CameraFrame, EgoState, NavCommand, Navigation, Observation
+from wamdiff2_core.waypoint_text import parse_waypoints
 
 QUICK = ["--max_new_tokens", "8", "--block_size", "4", "--denoising_steps", "2", "--max_pixels", "32768"]
 KEYS = ["id", "datasource", "image", "question", "prediction", "ground_truth"]
@@ -123,7 +123,7 @@ def test_the_shipped_checkpoint_answers_a_planning_prompt_on_pictures_it_has_nev
     rows = json.loads((tmp_path / "out.json").read_text())
     assert [row["id"] for row in rows] == [f"s{number}" for number in range(len(frames))]
     for row in rows:
-        assert re.fullmatch(r"[-0-9.,]{40,}", row["prediction"])
+        parse_waypoints(row["prediction"], record.planning)
 
 
 def test_bad_samples_become_error_rows_and_exit_code_1(checkpoint, folder):
@@ -271,6 +271,13 @@ def test_a_journal_of_another_request_is_refused_or_dropped_on_demand(checkpoint
     assert "input" in capsys.readouterr().err
     assert run(checkpoint, source, folder / "out.json", "--overwrite") == 0
     assert all(row["prediction"] != "old" for row in json.loads((folder / "out.json").read_text()))
+    assert leftovers(folder) == []
+
+
+def test_a_journal_without_answers_blocks_nobody(checkpoint, folder):
+    source = write(folder, [sample(0)])
+    (folder / "out.json.journal.jsonl").write_text('{"model": "another"}\n')
+    assert run(checkpoint, source, folder / "out.json") == 0
     assert leftovers(folder) == []
 
 

@@ -1,6 +1,6 @@
 """The real planner node around a planner that does as the environment says.
 
-SCRIPT_LOAD_S, SCRIPT_PLAN_S: seconds that loading and a plan take. SCRIPT_ANSWER: `straight`, `unreadable` or `raise`.
+SCRIPT_LOADED: file whose appearance ends loading; empty for at once. SCRIPT_PLAN_S: seconds a plan takes. SCRIPT_ANSWER: `straight`, `unreadable` or `raise`.
 SCRIPT_RIG: `256x128`, or empty for none.
 """
 
@@ -22,7 +22,9 @@ class ScriptedPlanner:
     """Drives straight on at the observed speed, after a pause."""
 
     def __init__(self) -> None:
-        time.sleep(float(os.environ.get("SCRIPT_LOAD_S", "0")))
+        loaded = os.environ.get("SCRIPT_LOADED", "")
+        while loaded and not os.path.exists(loaded):
+            time.sleep(0.02)
         if os.environ.get("SCRIPT_ANSWER") == "missing":
             raise UserError("parameter planner", "a checkpoint folder", "scripted")
         size = os.environ.get("SCRIPT_RIG", "")

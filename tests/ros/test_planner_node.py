@@ -122,8 +122,9 @@ def test_planner_that_raises_is_reported_and_the_node_lives(start_scripted, peer
     assert "Traceback" in node.output
 
 
-def test_not_ready_and_no_plan_before_warm_up(start_scripted, peer):
-    start_scripted("--ros-args", "-p", "planner:=scripted", "-p", "diagnostics_period_s:=0.1", SCRIPT_LOAD_S="3")
+def test_not_ready_and_no_plan_before_warm_up(start_scripted, peer, tmp_path):
+    loaded = tmp_path / "loaded"
+    start_scripted("--ros-args", "-p", "planner:=scripted", "-p", "diagnostics_period_s:=0.1", SCRIPT_LOADED=str(loaded))
     inputs = (peer.image, peer.odometry, peer.navigation)
     assert peer.spin_until(lambda: peer.ready and all(p.get_subscription_count() for p in inputs))
     assert peer.ready == [False]
@@ -131,6 +132,7 @@ def test_not_ready_and_no_plan_before_warm_up(start_scripted, peer):
     peer.send_image(T0_NS)
     assert peer.spin_until(lambda: any(values(s)["dropped_loading"] == "1" for s in statuses(peer)))
     assert statuses(peer)[-1].level != b"\x00"
+    loaded.touch()
     assert peer.spin_until(lambda: peer.ready[-1:] == [True])
     assert peer.spin_until(lambda: statuses(peer)[-1].message != "loading")
     assert not peer.plans

@@ -26,6 +26,7 @@ from wamdiff2_core.serving_record import ServingRecord
 V = TypeVar("V")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 POLL_S = 0.1
+SHOWN_FAULTS = 5
 
 
 def predict(
@@ -124,7 +125,12 @@ def predict(
     rows = merge(request, len(samples))
     if rows is None:
         return int(ExitCode.DONE)
-    errors = sum("error" in row for row in rows)
+    faults = [row for row in rows if "error" in row]
+    errors = len(faults)
+    for row in faults[:SHOWN_FAULTS]:
+        Console(stderr=True).print(f"{row['id']}: {row['error']}", soft_wrap=True, highlight=False, markup=False)
+    if errors > SHOWN_FAULTS:
+        Console(stderr=True).print(f"and {errors - SHOWN_FAULTS} more: see `error` in {output_file}", soft_wrap=True)
     Console().print(
         f"{len(rows)} samples, {errors} errors, {time.monotonic() - start:.1f} s -> {output_file}",
         soft_wrap=True,

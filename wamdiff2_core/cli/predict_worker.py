@@ -184,7 +184,7 @@ def answered(request: PredictRequest) -> dict[int, dict[str, Any]]:
     rows: dict[int, dict[str, Any]] = {}
     for path in request.journal_paths():
         found, items = read_journal(path)
-        if request.overwrite and found != request.fingerprint:
+        if not items or (request.overwrite and found != request.fingerprint):
             continue
         check_same_request(path, found, request.fingerprint)
         rows.update((item["index"], item["row"]) for item in items)

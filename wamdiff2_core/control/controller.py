@@ -1,7 +1,7 @@
 """The controller: a plan and the ego state in, a vehicle command out. It never sees a route.
 
 A plan is fixed to the ground by the ego pose at its t0, then read from where the vehicle is now; so it stays right
-while it ages. Without a plan that may be driven the vehicle brakes with straight wheels.
+while it ages. For a plan that is too old the vehicle brakes along its path, without one it brakes with straight wheels.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class ControlConfig(Strict):
         max_accel_mps2, max_decel_mps2: limits while a plan is driven.
         stop_speed_mps: a plan slower than this asks to stand.
         hold_decel_mps2: deceleration while it asks to stand.
-        emergency_decel_mps2: deceleration without a plan.
-        max_plan_age_s: a plan older than this counts as none.
+        emergency_decel_mps2: deceleration without a plan that may be driven.
+        max_plan_age_s: for a plan older than this the vehicle brakes along its path.
     """
 
     wheelbase_m: float = 2.86
@@ -108,7 +108,7 @@ class Controller:
         dt_s = 0.05 if self._last_ns is None else min(0.5, max(0.0, (now_ns - self._last_ns) * 1e-9))
         self._last_ns = now_ns
         self.reason = self._refusal(plan, now_ns)
-        if self.reason or plan is None or plan.plan.waypoints is None:
+        if plan is None or plan.plan.waypoints is None or not plan.plan.check.ok:
             self._speed.reset()
             return VehicleCommand(0.0, -c.emergency_decel_mps2)
 
@@ -119,6 +119,9 @@ class Controller:
         target = point_ahead(path, c.min_lookahead_m + c.lookahead_s * max(0.0, speed))
         curvature = 0.0 if target is None else curvature_to(*target, -c.rear_axle_x_m)
         steer = steer_for_curvature(curvature, c.wheelbase_m, c.max_steer_rad)
+        if self.reason:  # too old to drive by, but its path still lies on the road: brake along it
+            self._speed.reset()
+            return VehicleCommand(steer, -c.emergency_decel_mps2)
 
         wanted = planned_speed(waypoints, (now_ns - plan.stamp_ns) * 1e-9 + c.preview_s)
         accel = self._speed.step(wanted, speed, dt_s)

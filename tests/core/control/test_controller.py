@@ -126,7 +126,6 @@ REFUSED = {
     "none": None,
     "no waypoints": PlanInMap(Plan(0, None), ORIGIN),
     "refused": PlanInMap(dataclasses.replace(straight_plan(8.0, 2.0), check=Check(False, "jumps")), ORIGIN),
-    "stale": PlanInMap(straight_plan(8.0, 2.0, stamp_ns=-1_050_000_000), ORIGIN),
 }
 
 
@@ -137,6 +136,15 @@ def test_without_a_plan_to_drive_it_brakes_straight_and_says_why(case: str) -> N
     assert command.steer_rad == 0.0
     assert command.accel_mps2 == -CONFIG.emergency_decel_mps2
     assert controller.reason
+
+
+def test_for_a_plan_that_is_too_old_it_brakes_along_its_path() -> None:
+    controller = Controller()
+    stale = PlanInMap(straight_plan(8.0, 2.0, stamp_ns=-1_050_000_000), ORIGIN)
+    command = controller.step(stale, ego(8.0), 0)
+    assert command.accel_mps2 == -CONFIG.emergency_decel_mps2
+    assert command.steer_rad > 0
+    assert "old" in controller.reason
 
 
 def test_a_plan_at_the_age_limit_is_still_driven() -> None:
