@@ -190,7 +190,9 @@ class Simulation:
             stamp_ns=stamp_ns,
             ego=ego_state_from_carla(actor, stamp_ns),
             images={
-                name: camera_frame_from_carla(name, taken[name], stamp_ns) for name in self._cameras if taken[name] is not None
+                name: camera_frame_from_carla(name, taken[name], stamp_ns)
+                for name in self._cameras
+                if taken[name] is not None
             },
             imu=imu_from_carla(taken["imu"]) if "imu" in taken else None,
             gnss=gnss_from_carla(taken["gnss"]) if "gnss" in taken else None,

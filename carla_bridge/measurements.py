@@ -1,4 +1,4 @@
-"""What one tick measures: readings in REP-103, made from the `carla` library's left-handed ones, and matched to frames."""
+"""What one tick measures: readings in REP-103, made from `carla`'s left-handed ones, and matched to frames."""
 
 from __future__ import annotations
 

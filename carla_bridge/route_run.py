@@ -28,14 +28,14 @@ STARTING_TICKS, STARTING_PICTURES = 200, 3
 
 
 class Contact(Protocol):
-    """The ego vehicle touched something; `client.Collision` is one."""
+    """The ego vehicle touched something; `measurements.Collision` is one."""
 
     @property
     def other_type(self) -> str: ...
 
 
 class Frame(Protocol):
-    """One simulation step; `client.SimulationFrame` is one."""
+    """One simulation step; `measurements.SimulationFrame` is one."""
 
     @property
     def stamp_ns(self) -> int: ...

@@ -1,7 +1,7 @@
 """The real planner node around a planner that does as the environment says.
 
-SCRIPT_LOADED: file whose appearance ends loading; empty for at once. SCRIPT_PLAN_S: seconds a plan takes. SCRIPT_ANSWER: `straight`, `unreadable` or `raise`.
-SCRIPT_RIG: `256x128`, or empty for none.
+SCRIPT_LOADED: file whose appearance ends loading; empty for at once. SCRIPT_PLAN_S: seconds a plan takes.
+SCRIPT_ANSWER: `straight`, `unreadable`, `raise` or `missing`. SCRIPT_RIG: `256x128`, or empty for none.
 """
 
 from __future__ import annotations

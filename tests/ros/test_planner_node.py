@@ -124,7 +124,8 @@ def test_planner_that_raises_is_reported_and_the_node_lives(start_scripted, peer
 
 def test_not_ready_and_no_plan_before_warm_up(start_scripted, peer, tmp_path):
     loaded = tmp_path / "loaded"
-    start_scripted("--ros-args", "-p", "planner:=scripted", "-p", "diagnostics_period_s:=0.1", SCRIPT_LOADED=str(loaded))
+    parameters = ("-p", "planner:=scripted", "-p", "diagnostics_period_s:=0.1")
+    start_scripted("--ros-args", *parameters, SCRIPT_LOADED=str(loaded))
     inputs = (peer.image, peer.odometry, peer.navigation)
     assert peer.spin_until(lambda: peer.ready and all(p.get_subscription_count() for p in inputs))
     assert peer.ready == [False]
