@@ -44,7 +44,7 @@ class RunConfig(Strict):
         seed: of data order and noise.
         dtype: of the computation; the optimiser keeps fp32.
         threads: CPU threads of PyTorch.
-        compiled: compile the step (about a minute, then 1.25 times as fast).
+        compiled: compile the step: slow to start, then faster.
         log_every, validate_every, checkpoint_every: in steps.
         keep: checkpoints kept; the last ones.
     """

@@ -1,8 +1,7 @@
 """The training loop of one stage: data order, optimiser, schedule, checkpoints, log.
 
 Everything random is a function of the seed and the step number, so a stage that is stopped and resumed takes the very
-same steps. Weights are computed with in bf16 and kept in fp32 by the optimiser; at the nano's size that is 1.3 times
-as fast as fp32 on a CPU with bf16 matrix units.
+same steps. Weights are computed with in bf16, for processors with bf16 matrix units, and kept in fp32 by the optimiser.
 """
 
 from __future__ import annotations
