@@ -1,7 +1,7 @@
 """The world: who is in it, what time it is, and what happens in one tick.
 
-A tick moves everything, resolves collisions, publishes the world state, then takes every sensor measurement that is due
-and someone listens to; all of it carries the same frame number and is handed to the sockets before the tick returns.
+A tick steps the signals and the traffic, moves everything, resolves collisions, publishes the world state, then takes
+every measurement that is due; all of it carries the same frame number and is handed to the sockets before it returns.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from carla_bridge.server import sensors, wire
-from carla_bridge.server.actors import SPECTATOR, Actor, Sensor, Vehicle, Walker, has_stream, make_actor
+from carla_bridge.server import looks, sensing, wire
+from carla_bridge.server.actors import SPECTATOR, Actor, Sensor, Vehicle, has_stream, make_actor
 from carla_bridge.server.arguments import RpcError
 from carla_bridge.server.contacts import ContactSolver, Hit
 from carla_bridge.server.poses import Pose
 from carla_bridge.server.scene import RenderActor, RenderCamera, StaticBox
+from carla_bridge.server.sensors import GeoReference
 from carla_bridge.server.streams import StreamHub
 from carla_bridge.server.wire import SensorType
 
@@ -27,8 +28,6 @@ DEFAULT_DELTA_S = 0.05
 DEFAULT_WEATHER = (10.0, 0.0, 0.0, 10.0, 0.0, 70.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.03, 0.0331)
 KEPT_RENDERERS = 3
 LAYOUT_THREAD = "town-layout"
-PROP_COLOR = (225, 120, 30)
-WALKER_COLORS = ((190, 60, 60), (60, 90, 170), (70, 130, 80), (210, 190, 120))
 
 
 class TownLike(Protocol):
@@ -49,6 +48,13 @@ class TownLike(Protocol):
     @property
     def static_boxes(self) -> Sequence[StaticBox]:
         """Scenery that can be hit."""
+
+
+class Stepper(Protocol):
+    """A part of the world with a clock of its own, made anew for every episode."""
+
+    def step(self, dt_s: float) -> None:
+        """Advance by one tick, before actors move."""
 
 
 class RendererLike(Protocol):
@@ -83,6 +89,8 @@ class World:
         parse_town: makes a town from a name and OpenDRIVE text, for `generate_opendrive_world`.
         town_names: lists the towns that `load_town` knows.
         make_renderer: builds the renderer of a town.
+        make_signals, make_traffic: called in this order at the start of an episode, when only the spectator is there;
+            they may add actors and return what is to be stepped at the head of each tick.
         seed: of every random choice the world makes.
     """
 
@@ -95,10 +103,15 @@ class World:
         parse_town: Callable[[str, str], TownLike],
         make_renderer: Callable[[TownLike], RendererLike],
         town_names: Callable[[], Sequence[str]] = tuple,
+        make_signals: Callable[[World], Stepper | None] = lambda world: None,
+        make_traffic: Callable[[World], Stepper | None] = lambda world: None,
         seed: int = 0,
     ) -> None:
         self.hub, self.seed, self.town_names = hub, seed, town_names
         self.load_town, self.parse_town, self._make_renderer = load_town, parse_town, make_renderer
+        self._make_signals, self._make_traffic = make_signals, make_traffic
+        self.signals: Stepper | None = None
+        self.traffic: Stepper | None = None
         self.frame, self.time_s, self.episode_id = 1, 0.0, 1
         self.settings = Settings()
         self.weather: list[float] = list(DEFAULT_WEATHER)
@@ -107,15 +120,16 @@ class World:
         self.generated: TownLike | None = None
         self.traffic_managers: dict[int, list] = {}
         self._next_actor_id = 1
-        self._chooser = random.Random(seed)
+        self.random = random.Random(seed)
         self._state_streams = [hub.open_stream()]
         self._last_state: bytes | None = None
         self._flags = wire.MAP_CHANGED
-        self.spectator = self._add(Actor(self._take_id(), SPECTATOR, [0, SPECTATOR.id, []], Pose(z=20.0, pitch=-45.0)))
+        self.spectator = self.add(Actor(self.take_id(), SPECTATOR, [0, SPECTATOR.id, []], Pose(z=20.0, pitch=-45.0)))
         self._renderers: dict[str, Future[RendererLike]] = {}  # by OpenDRIVE text, for a quick way back
         self._enter(town)
         self._renderer.result()
         hub.on_subscribe = self._on_subscribe
+        self._populate()
         self.step(DEFAULT_DELTA_S)
 
     # --- episodes
@@ -124,12 +138,13 @@ class World:
         self.town = town
         scenery = town.static_boxes
         self.contacts = ContactSolver(scenery)
+        self.ground_z_m: Callable[[float, float], float] = getattr(town, "ground_z_m", _level)
         # Laying out a town takes seconds, and a client gives a request no more than that.
         if town.opendrive not in self._renderers:
             self._renderers = dict(list(self._renderers.items())[1 - KEPT_RENDERERS :])
             self._renderers[town.opendrive] = _in_background(lambda: self._make_renderer(town))
         self._renderer = self._renderers[town.opendrive]
-        self.geo_reference = sensors.GeoReference.of(town.opendrive)
+        self.geo_reference = GeoReference.of(town.opendrive)
         self.spawn_transforms = [
             ((t.location.x, t.location.y, t.location.z), (t.rotation.pitch, t.rotation.yaw, t.rotation.roll))
             for t in town.spawn_points
@@ -143,7 +158,7 @@ class World:
         if town is not self.town:
             self._enter(town)
         self.contacts.reset()
-        self._chooser = random.Random(self.seed)
+        self.random = random.Random(self.seed)
         self.episode_id += 1
         # A loading client drops its subscription and subscribes anew. With the same id it mixes the two up when a late
         # state is still in work, and dies of memory it has freed.
@@ -152,7 +167,13 @@ class World:
         self._flags = wire.MAP_CHANGED
         if reset_settings:
             self.settings = Settings()
+        self._populate()
         self.step(self.delta_s)
+
+    def _populate(self) -> None:
+        self.signals, self.traffic = None, None
+        self.signals = self._make_signals(self)
+        self.traffic = self._make_traffic(self)
 
     @property
     def state_stream(self) -> int:
@@ -161,11 +182,13 @@ class World:
 
     # --- actors
 
-    def _take_id(self) -> int:
+    def take_id(self) -> int:
+        """An actor id that was never used."""
         actor_id, self._next_actor_id = self._next_actor_id, self._next_actor_id + 1
         return actor_id
 
-    def _add(self, actor: Actor) -> Actor:
+    def add(self, actor: Actor) -> Actor:
+        """Let an actor with an id from `take_id` take part in the world from now on."""
         self.actors[actor.id] = actor
         return actor
 
@@ -175,16 +198,16 @@ class World:
         Raises:
             RpcError: unknown blueprint or parent, or a body would stand inside another.
         """
-        actor = make_actor(self._next_actor_id, description, pose, self._chooser)
+        actor = make_actor(self._next_actor_id, description, pose, self.random)
         if parent_id is not None:
             actor.parent, actor.attached = self.actor(parent_id), pose
             actor.follow_parent()
         elif actor.collides and self.contacts.blocked(actor, self.actors.values()):
             raise RpcError("Spawn failed because of collision at spawn location")
-        self._take_id()
+        self.take_id()
         if has_stream(actor.blueprint):
             actor.stream_id = self.hub.open_stream()
-        return self._add(actor)
+        return self.add(actor)
 
     def destroy(self, actor_id: int) -> bool:
         """Remove an actor; False when it is gone already. Attached actors stay where they are.
@@ -238,11 +261,14 @@ class World:
         """Advance by one tick; returns the new frame number."""
         self.frame += 1
         self.time_s += dt_s
+        for part in (self.signals, self.traffic):
+            if part is not None:
+                part.step(dt_s)
         before = {}
         for actor in self.actors.values():
             if actor.parent is None:
                 before[actor.id] = actor.velocity
-                actor.step(dt_s, ground_z_m=0.0)
+                actor.step(dt_s, self.ground_z_m(actor.pose.x, actor.pose.y))
         hits = self.contacts.resolve(self.actors)
         for actor in self.actors.values():
             if isinstance(actor, Vehicle):
@@ -250,8 +276,7 @@ class World:
         for actor in self.actors.values():
             actor.follow_parent()
         self._publish_state(dt_s)
-        self._publish_sensors()
-        self._publish_hits(hits)
+        self._publish_measurements(hits)
         return self.frame
 
     def _publish_state(self, dt_s: float) -> None:
@@ -272,46 +297,21 @@ class World:
 
     # --- sensors
 
-    def _publish_sensors(self) -> None:
-        for sensor in self.actors.values():
-            if not isinstance(sensor, Sensor) or not self.hub.listening(sensor.stream_id):
-                continue
-            if sensor.type_id == "sensor.other.collision" or not sensor.due(self.time_s):
-                continue
-            payload = self._measure(sensor)
-            if payload is not None:
-                self.hub.send(sensor.stream_id, payload)
+    def _publish_measurements(self, hits: list[Hit]) -> None:
+        measuring = [actor for actor in self.actors.values() if isinstance(actor, Sensor)]
+        picture = None if self.settings.no_rendering else self._picture
+        tick = sensing.Tick(self.frame, self.time_s, self.geo_reference, picture)
+        sensing.publish(self.hub, tick, measuring)
+        sensing.publish_hits(self.hub, tick, measuring, hits, self.describe)
 
-    def _measure(self, sensor: Sensor) -> bytes | None:
-        if sensor.type_id == "sensor.camera.rgb":
-            if self.settings.no_rendering:
-                return None
-            return sensors.header(sensor, SensorType.CAMERA_RGB, self.frame, self.time_s) + self._picture(sensor)
-        if sensor.type_id == "sensor.other.imu":
-            return sensors.header(sensor, SensorType.IMU, self.frame, self.time_s) + sensors.imu_body(sensor)
-        head = sensors.header(sensor, SensorType.GNSS, self.frame, self.time_s)
-        return head + sensors.gnss_body(sensor, self.geo_reference)
+    def _picture(self, camera: RenderCamera, sensor: Sensor) -> bytes:
+        seen = looks.visible(self.actors.values(), sensor.parent)
+        return self._renderer.result().render(camera, seen).tobytes()
 
-    def _picture(self, sensor: Sensor) -> bytes:
-        width, height, fov = sensors.image_size(sensor)
-        p = sensor.pose
-        camera = RenderCamera(p.x, p.y, p.z, p.pitch, p.yaw, p.roll, width, height, fov)
-        # The carrier is left out: the camera rides above a box that is no good picture of a bonnet.
-        seen = [_look(actor) for actor in self.actors.values() if actor.blueprint.solid and actor is not sensor.parent]
-        return wire.image_body(width, height, fov, self._renderer.result().render(camera, seen).tobytes())
 
-    def _publish_hits(self, hits: list[Hit]) -> None:
-        if not hits:
-            return
-        for sensor in self.actors.values():
-            if sensor.type_id != "sensor.other.collision" or sensor.parent is None:
-                continue
-            for hit in hits:
-                if hit.actor is sensor.parent and self.hub.listening(sensor.stream_id):
-                    other = self.describe(hit.other) if hit.other is not None else _scenery(hit.other_type)
-                    body = sensors.collision_body(self.describe(hit.actor), other, hit.impulse_ns)
-                    head = sensors.header(sensor, SensorType.COLLISION, self.frame, self.time_s)
-                    self.hub.send(sensor.stream_id, head + body)
+def _level(x_m: float, y_m: float) -> float:
+    """Height of the ground where a town does not say: 0."""
+    return 0.0
 
 
 def _in_background(make: Callable[[], RendererLike]) -> Future[RendererLike]:
@@ -331,30 +331,3 @@ def _in_background(make: Callable[[], RendererLike]) -> Future[RendererLike]:
 def laying_out() -> bool:
     """Whether a town is being laid out in the background."""
     return any(thread.name == LAYOUT_THREAD for thread in threading.enumerate())
-
-
-def _scenery(type_id: str) -> list:
-    """`Actor` of the protocol for something that is part of the town."""
-    return [0, 0, [0, type_id, []], [[0.0] * 3, [0.0] * 3, [0.0] * 3, 0], b"", b""]
-
-
-def _look(actor: Actor) -> RenderActor:
-    """How the renderer sees an actor."""
-    if isinstance(actor, Vehicle):
-        kind, color = "vehicle", _parse_color(actor.attributes.get("color", ""))
-    elif isinstance(actor, Walker):
-        kind, color = "walker", WALKER_COLORS[actor.id % len(WALKER_COLORS)]
-    else:
-        kind, color = "prop", PROP_COLOR
-    p = actor.pose
-    return RenderActor(kind, p.x, p.y, p.z - actor.foot_m, p.pitch, p.yaw, p.roll, *actor.blueprint.extent_m, color)
-
-
-def _parse_color(text: str) -> tuple[int, int, int]:
-    try:
-        r, g, b = (min(255, max(0, int(part))) for part in text.split(","))
-    except ValueError:
-        return 140, 140, 150
-    return r, g, b
-
-
