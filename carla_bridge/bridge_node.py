@@ -36,6 +36,7 @@ from wamdiff2.msg import Plan as PlanMsg
 from carla_bridge.measurements import GnssReading, ImuReading, SimulationFrame
 from carla_bridge.navigation import RoutePlan
 from carla_bridge.route_run import Answer
+from carla_bridge.server_watch import Fault, no_fault
 from wamdiff2_core.config import CameraSpec
 from wamdiff2_core.errors import InfrastructureError, UserError
 from wamdiff2_core.types import Navigation
@@ -47,7 +48,13 @@ LONGEST_SPIN_S = 0.2  # Ctrl-C is noticed between spins only
 
 
 class BridgeNode(Node):
-    """Publishes what the simulation shows, and hands over the plans that come back. One per drive."""
+    """Publishes what the simulation shows, and hands over the plans that come back. One per drive.
+
+    Attributes:
+        camera: the planner's camera.
+        fault: tells what is known about a planner that does not answer.
+        server_fault: tells of the simulation server's end, so that no plan is awaited any more.
+    """
 
     def __init__(self, camera: CameraSpec | None = None, fault: Callable[[], str] = lambda: "") -> None:
         """Create the topics.
@@ -58,6 +65,7 @@ class BridgeNode(Node):
         """
         super().__init__(NODE_NAME, namespace=NAMESPACE)
         self.fault = fault
+        self.server_fault: Fault = no_fault
         self.camera = camera or CameraSpec()
         self._plans: dict[int, tuple[PlanMsg, int]] = {}
         self._heard = 0
@@ -111,10 +119,15 @@ class BridgeNode(Node):
         """The plan made from the frame of `stamp_ns`, or None when it did not come within `timeout_s` of wall time.
 
         Plans for other frames count as heard and are dropped; so is one that cannot be converted, with a log line.
+
+        Raises:
+            InfrastructureError: the simulation server has ended meanwhile.
         """
         deadline_ns = time.monotonic_ns() + round(timeout_s * 1e9)
         while stamp_ns not in self._plans:
             left_ns = deadline_ns - time.monotonic_ns()
+            if reason := self.server_fault():
+                raise InfrastructureError(reason)
             if left_ns <= 0:
                 return None
             self._executor.spin_once(timeout_sec=min(LONGEST_SPIN_S, left_ns * 1e-9))

@@ -8,8 +8,7 @@ the new frame has delivered precisely that frame.
 from __future__ import annotations
 
 import logging
-import queue
-import threading
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from carla_bridge.measurements import (
     gnss_from_carla,
     imu_from_carla,
 )
+from carla_bridge.server_watch import Fault, Watchdog, no_fault
 from carla_bridge.vehicle_control import PedalMap, to_pedals
 from wamdiff2_core.config import CameraSpec
 from wamdiff2_core.errors import InfrastructureError, UserError
@@ -55,35 +55,6 @@ class CameraMount:
     every_ticks: int = 5
 
 
-class _Watchdog:
-    """Runs calls on a thread of its own, so that one which never comes back ends in an error instead of a hang."""
-
-    def __init__(self) -> None:
-        self._calls: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
-        self._results: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
-        threading.Thread(target=self._serve, name="carla-tick", daemon=True).start()
-
-    def call(self, function: Callable[[], T], timeout_s: float, what: str) -> T:
-        self._calls.put(function)
-        try:
-            result, error = self._results.get(timeout=timeout_s)
-        except queue.Empty:
-            raise InfrastructureError(f"{what} did not come back within {timeout_s:g} s") from None
-        if error is not None:
-            raise InfrastructureError(f"{what} failed: {error}") from error
-        return result  # type: ignore[no-any-return]
-
-    def stop(self) -> None:
-        self._calls.put(None)
-
-    def _serve(self) -> None:
-        while (function := self._calls.get()) is not None:
-            try:
-                self._results.put((function(), None))
-            except Exception as error:
-                self._results.put((None, error))
-
-
 class Simulation:
     """Owns the connection, the tick, the ego vehicle and its sensors. A context manager: leaving it puts the server
     back as it was.
@@ -105,6 +76,7 @@ class Simulation:
         fixed_delta_s: float = 0.05,
         timeout_s: float = 20.0,
         blueprint: str = EGO_BLUEPRINT,
+        fault: Fault = no_fault,
     ) -> None:
         """Connect, load the town, spawn the ego vehicle and its sensors, and tick until every camera has fired once.
 
@@ -117,6 +89,8 @@ class Simulation:
             fixed_delta_s: simulated time of a tick.
             timeout_s: limit for every call and for every tick, wall clock.
             blueprint: kind of the ego vehicle.
+            fault: what is known about the server's failure, for one that this process has started: its end is noticed
+                within a quarter of a second, and not waited for until `timeout_s`.
 
         Raises:
             InfrastructureError: no server there, or it failed on the way.
@@ -124,15 +98,18 @@ class Simulation:
         """
         self._timeout_s = timeout_s
         self._fixed_delta_s = fixed_delta_s
-        self._watchdog = _Watchdog()
+        self._fault = fault
+        self._watchdog = Watchdog(fault)
         self._actors: list[Any] = []
         self._streams: dict[str, Stream] = {}
         self._original_settings: Any = None
         self._world: Any = None
-        self._lost = False  # whether the last tick never came back
+        self._lost = False  # whether a call has failed, as to a server that hangs
+        self._closed = False
         try:
-            self._connect(host, port, town)
-            self._spawn_ego(ego_pose, blueprint)
+            self._call(lambda: self._connect(host, port, town), f"connecting to the CARLA server at {host}:{port}")
+            self._call(self._synchronise, "world.apply_settings")
+            self._call(lambda: self._spawn_ego(ego_pose, blueprint), "spawning the ego vehicle")
             self._mount_sensors(cameras, inertial)
             self._warm_up(max((mount.every_ticks for mount in cameras), default=1))
         except BaseException:
@@ -173,10 +150,7 @@ class Simulation:
             InfrastructureError: the server or a sensor did not answer in time.
         """
         deadline = time.monotonic() + self._timeout_s
-        # The library's own limit comes first; the watchdog is for waits inside the library that have none.
-        self._lost = True
-        frame = self._watchdog.call(lambda: self._world.tick(self._timeout_s), self._timeout_s + 5.0, "world.tick")
-        self._lost = False
+        frame = self._move_on()
         snapshot = self._world.get_snapshot()
         if snapshot.frame != frame:
             raise InfrastructureError(f"snapshot: expected frame {frame}, got {snapshot.frame}; another client ticks")
@@ -201,16 +175,23 @@ class Simulation:
 
     def close(self) -> None:
         """Destroy what was spawned and restore the server's settings. Never raises; safe to call twice."""
+        if self._closed:
+            return
+        self._closed = True
         try:
-            if self._lost:
+            # What a call that Ctrl-C left behind has spawned is known once it is back.
+            lost = self._lost or not self._watchdog.idle(LOST_TIMEOUT_S)
+            if lost and self._original_settings is not None:
                 self._client.set_timeout(LOST_TIMEOUT_S)
             for actor in reversed(self._actors):
                 if hasattr(actor, "stop"):
                     actor.stop()
+                if self._fault():
+                    continue  # it went with the server
                 # The library logs a time-out here instead of raising it.
-                if not actor.destroy() and self._lost:
+                if not actor.destroy() and lost:
                     raise RuntimeError(f"actor {actor.id} was not destroyed")
-            if self._original_settings is not None:
+            if self._original_settings is not None and not self._fault():
                 self._world.apply_settings(self._original_settings)
         except RuntimeError as error:
             # Each further call to a lost server would wait for its own time-out.
@@ -228,21 +209,33 @@ class Simulation:
     ) -> None:
         self.close()
 
-    def _connect(self, host: str, port: int, town: str | None) -> None:
+    def _call(self, function: Callable[[], T], what: str, timeout_s: float = math.inf) -> T:
+        """The result of a call that waits for the server; each is short, so that few are left behind by Ctrl-C."""
         try:
-            self._client = carla.Client(host, port, worker_threads=4)
-            self._client.set_timeout(self._timeout_s)
-            self._world = self._client.get_world()
-            if town is not None and _short(self._world.get_map().name) != _short(town):
-                self._load(town)
-            self.map = self._world.get_map()
-            settings = self._world.get_settings()
-            self._original_settings = self._world.get_settings()
-            settings.synchronous_mode = True
-            settings.fixed_delta_seconds = self._fixed_delta_s
-            self._world.apply_settings(settings)
-        except RuntimeError as error:
-            raise InfrastructureError(f"CARLA server at {host}:{port}: {error}") from error
+            return self._watchdog.call(function, what, timeout_s)
+        except InfrastructureError:
+            self._lost = True
+            raise
+
+    def _move_on(self) -> int:
+        # The library's own limit comes first; the watchdog's is for waits inside the library that have none.
+        return self._call(lambda: self._world.tick(self._timeout_s), "world.tick", self._timeout_s + 5.0)
+
+    def _connect(self, host: str, port: int, town: str | None) -> None:
+        self._client = carla.Client(host, port, worker_threads=4)
+        self._client.set_timeout(self._timeout_s)
+        # This one call keeps the interpreter's lock, so nothing is noticed before it comes back.
+        self._world = self._client.get_world()
+        if town is not None and _short(self._world.get_map().name) != _short(town):
+            self._load(town)
+        self.map = self._world.get_map()
+
+    def _synchronise(self) -> None:
+        settings = self._world.get_settings()
+        self._original_settings = self._world.get_settings()
+        settings.synchronous_mode = True
+        settings.fixed_delta_seconds = self._fixed_delta_s
+        self._world.apply_settings(settings)
 
     def _load(self, town: str) -> None:
         known = sorted({_short(name) for name in self._client.get_available_maps()})
@@ -296,12 +289,15 @@ class Simulation:
     def _mount(
         self, name: str, blueprint: str, transform: Any, attributes: dict[str, str] | None = None, period: int = 1
     ) -> None:
-        description = self._world.get_blueprint_library().find(blueprint)
-        for key, value in (attributes or {}).items():
-            description.set_attribute(key, value)
-        actor = self._world.spawn_actor(description, transform, attach_to=self._ego)
-        self._actors.append(actor)
-        self._streams[name] = Stream(name, actor, period)
+        def mount() -> None:
+            description = self._world.get_blueprint_library().find(blueprint)
+            for key, value in (attributes or {}).items():
+                description.set_attribute(key, value)
+            actor = self._world.spawn_actor(description, transform, attach_to=self._ego)
+            self._actors.append(actor)
+            self._streams[name] = Stream(name, actor, period, self._fault)
+
+        self._call(mount, f"mounting sensor {name}")
 
     def _warm_up(self, longest_period: int) -> None:
         """Tick until subscriptions are live and the phase of every paced camera is known."""
@@ -310,7 +306,7 @@ class Simulation:
         deadline = time.monotonic() + self._timeout_s
         ticks = 0
         while True:
-            frame = self._watchdog.call(lambda: self._world.tick(self._timeout_s), self._timeout_s + 5.0, "world.tick")
+            frame = self._move_on()
             ticks += 1
             known = [stream.learn_phase(0.2) for stream in paced]
             live = all(self._arrived(name, frame) for name in steady)

@@ -25,6 +25,7 @@ import typer
 from carla_bridge.expert import Expert
 from carla_bridge.navigation import Navigator, RoutePlan
 from carla_bridge.perturbation import NoiseBursts, sample_state
+from carla_bridge.server_watch import Fault, no_fault
 from wamdiff2_core.config import CameraSpec, PlanningTask, TargetRule
 from wamdiff2_core.control.controller import Controller, PlanInMap
 from wamdiff2_core.dataset import DatasetWriter, last_sample
@@ -219,11 +220,11 @@ def _world(
     from carla_bridge.client import CameraMount, Simulation
     from wamdiff2_core.frames import pose_from_carla
 
-    host, port = _server(stack, address, towns[0], out)
+    host, port, fault = _server(stack, address, towns[0], out)
     start = specs[0].keypoints_carla[0]
     simulation = stack.enter_context(Simulation(
         host, port, ego_pose=pose_from_carla(start[0], start[1], 0.0), town=towns[0], inertial=False,
-        cameras=[CameraMount(NANO_CAMERA, CAMERA_EVERY_TICKS)],
+        cameras=[CameraMount(NANO_CAMERA, CAMERA_EVERY_TICKS)], fault=fault,
     ))
     planner = RoutePlanner(simulation.map)
     plans = [planner.plan(spec) for spec in specs]
@@ -232,13 +233,13 @@ def _world(
     return simulation, [RouteDriver(plan, Expert(plan)) for plan in plans]
 
 
-def _server(stack: ExitStack, address: str, town: str, out: Path) -> tuple[str, int]:
-    """Address of the server: the given one, or that of an embedded server started for this collection."""
+def _server(stack: ExitStack, address: str, town: str, out: Path) -> tuple[str, int, Fault]:
+    """Address of the server, the given one or that of an embedded server started here, and what tells of its end."""
     if address:
         host, _, port = address.rpartition(":")
         if not host or not port.isdigit():
             raise UserError("carla", "HOST:PORT", address)
-        return host, int(port)
+        return host, int(port), no_fault
     import sys
 
     from carla_bridge.processes import ManagedProcess, free_ports, wait_for_port
@@ -250,7 +251,7 @@ def _server(stack: ExitStack, address: str, town: str, out: Path) -> tuple[str, 
         wait_for_port(port_number, process.alive, 60.0)
     except InfrastructureError as error:
         raise InfrastructureError(f"{error}\n{process.log_tail()}") from None
-    return "127.0.0.1", port_number
+    return "127.0.0.1", port_number, process.fault
 
 
 def _progress() -> Any:

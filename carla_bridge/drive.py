@@ -26,6 +26,7 @@ from carla_bridge.run_setup import (
     prepare_folder,
     signals_as_interrupts,
 )
+from carla_bridge.server_watch import Fault, no_fault
 from carla_bridge.terminal import DriveDisplay
 from wamdiff2_core.config import CameraSpec
 from wamdiff2_core.errors import ExitCode, InfrastructureError, UserError
@@ -103,6 +104,7 @@ class Drive:
         self._specs = load_routes(config.routes)
         self._address = config.address()
         self._planner_process: ManagedProcess | None = None
+        self._server_process: ManagedProcess | None = None
         self._results = DriveResults(
             planner=config.planner.spec,
             source="",
@@ -156,17 +158,15 @@ class Drive:
         if node is None:
             choose_ros_domain(keep=self._config.planner.kind == "external")
         # Children come before rclpy where that is started here: its threads and a fork do not go together well.
-        server = self._start_server(stack)
+        self._start_server(stack)
         self._start_planner(stack)
         if node is None:
             node = self._start_bridge(stack)
-        node.camera, node.fault = self._config.planner.camera, self._planner_fault
+        node.camera = self._config.planner.camera
+        node.fault, node.server_fault = self._planner_fault, self._server_fault
         if self._config.planner.expects_plans:
             self._wait_for_planner(node)
-        address = self._address
-        if server is not None:
-            address = "127.0.0.1", self._wait_for_server(server)
-        assert address is not None
+        address = self._address or ("127.0.0.1", self._wait_for_server())
         display.note("planning routes")
         routes = self._plan_routes(address)
         for route in routes:
@@ -177,8 +177,6 @@ class Drive:
             self._results.save(self._config.out)
             if result.outcome in (Outcome.SERVER_LOST, Outcome.INTERRUPTED):
                 error = result.reason if result.outcome is Outcome.SERVER_LOST else ""
-                if server is not None and not server.alive():
-                    error = f"{error}; {server.describe_end()}"
                 self._results = replace(self._results, error=error)
                 break
 
@@ -197,22 +195,26 @@ class Drive:
             self._config.latency, self._config.patience, self._config.planner.expects_plans,
         )
         with RouteRecorder(self._config.out / "routes" / route.route_id, route) as recorder, \
-                Simulation(*address, ego_pose=route.start, cameras=cameras, town=route.town) as simulation:
+                Simulation(*address, ego_pose=route.start, cameras=cameras, town=route.town,
+                           fault=self._server_fault) as simulation:
             run = RouteRun(setup, simulation, node, Controller(), recorder, display.update)
             result = run.drive()
         if run.source:
             self._results = replace(self._results, source=run.source)
         return result
 
-    def _start_server(self, stack: ExitStack) -> ManagedProcess | None:
+    def _start_server(self, stack: ExitStack) -> None:
         if self._address is not None:
-            return None
+            return
         self._port = free_ports(3)
         command = [sys.executable, "-m", "carla_bridge.server", "--port", str(self._port),
                    "--town", self._specs[0].town, "--seed", str(self._config.seed)]
-        return stack.enter_context(ManagedProcess("embedded server", command, self._config.out / "logs" / "server.log"))
+        process = ManagedProcess("embedded server", command, self._config.out / "logs" / "server.log")
+        self._server_process = stack.enter_context(process)
 
-    def _wait_for_server(self, server: ManagedProcess) -> int:
+    def _wait_for_server(self) -> int:
+        server = self._server_process
+        assert server is not None
         try:
             wait_for_port(self._port, server.alive, SERVER_START_S)
         except InfrastructureError as error:
@@ -255,8 +257,10 @@ class Drive:
         return node
 
     def _planner_fault(self) -> str:
-        process = self._planner_process
-        return "" if process is None or process.alive() else process.describe_end()
+        return "" if self._planner_process is None else self._planner_process.fault()
+
+    def _server_fault(self) -> str:
+        return "" if self._server_process is None else self._server_process.fault()
 
     def _plan_routes(self, address: tuple[str, int]) -> list[RoutePlan]:
         """Plan every route on the server's own map, so that a bad one is told before the first is driven."""
@@ -267,18 +271,19 @@ class Drive:
         planners: dict[str, RoutePlanner] = {}
         for spec in self._specs:
             if spec.town not in maps:
-                maps[spec.town] = server_map(address, spec)
+                maps[spec.town] = server_map(address, spec, self._server_fault)
                 planners[spec.town] = RoutePlanner(maps[spec.town])
         save_lanes(self._config.out, maps)
         return [planners[spec.town].plan(spec) for spec in self._specs]
 
 
-def server_map(address: tuple[str, int], spec: RouteSpec) -> Any:
-    """The `carla.Map` that the server has for a route's town."""
+def server_map(address: tuple[str, int], spec: RouteSpec, fault: Fault = no_fault) -> Any:
+    """The `carla.Map` that the server has for a route's town; `fault` tells of the server's end."""
     from carla_bridge.client import Simulation
     from wamdiff2_core.frames import pose_from_carla
 
     first = spec.keypoints_carla[0]
     pose = pose_from_carla(float(first[0]), float(first[1]), 0.0)
-    with Simulation(*address, ego_pose=pose, cameras=(), town=spec.town, inertial=False) as simulation:
+    with Simulation(*address, ego_pose=pose, cameras=(), town=spec.town, inertial=False,
+                    fault=fault) as simulation:
         return simulation.map

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from carla_bridge.server_watch import Fault, next_item, no_fault
 from wamdiff2_core.errors import InfrastructureError
 from wamdiff2_core.frames import (
     angular_velocity_from_carla,
@@ -78,9 +79,10 @@ class SimulationFrame:
 class Stream:
     """Measurements of one sensor, matched to frames."""
 
-    def __init__(self, name: str, actor: Any, period: int) -> None:
+    def __init__(self, name: str, actor: Any, period: int, fault: Fault = no_fault) -> None:
         self.name, self.actor, self.period = name, actor, period
         self._phase: int | None = None if period > 1 else 0
+        self._fault = fault
         self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
         actor.listen(self._queue.put)
 
@@ -97,14 +99,14 @@ class Stream:
         """The measurement of `frame`, or None when the sensor is not due.
 
         Raises:
-            InfrastructureError: it was due and did not come in time, or was left out.
+            InfrastructureError: it was due and did not come in time, was left out, or the server has ended.
         """
         if self._phase is None or frame % self.period != self._phase:
             return None
         newest = None
         while True:
             try:
-                measurement = self._queue.get(timeout=max(0.0, deadline - time.monotonic()))
+                measurement = next_item(self._queue, deadline - time.monotonic(), self._fault)
             except queue.Empty:
                 raise InfrastructureError(
                     f"sensor {self.name}: nothing for frame {frame} in time, newest is {newest}"

@@ -143,6 +143,10 @@ class ManagedProcess:
             return f"{self.name} was ended by {signal.Signals(-code).name}"
         return f"{self.name} ended with exit code {code}"
 
+    def fault(self) -> str:
+        """How it ended; empty while it runs."""
+        return "" if self.alive() else self.describe_end()
+
     def stop(self, patience_s: float = 10.0) -> None:
         """End the whole group: SIGINT, then SIGTERM, then SIGKILL, each after `patience_s`. Idempotent."""
         if self._log.closed:

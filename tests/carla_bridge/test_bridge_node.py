@@ -178,6 +178,15 @@ def test_only_the_plan_of_the_frame_ends_the_wait_and_its_latency_counts_from_se
     assert bridge.heard() == 2
 
 
+def test_no_plan_is_awaited_once_the_server_has_ended(start_bridge):
+    bridge = start_bridge()
+    bridge.server_fault = lambda: "embedded server was ended by SIGKILL"
+    began = time.monotonic()
+    with pytest.raises(InfrastructureError, match="embedded server was ended by SIGKILL"):
+        bridge.wait(T0_NS, 20.0)
+    assert time.monotonic() - began < 2.0
+
+
 def test_wait_for_a_silent_planner_lasts_as_long_as_told(start_bridge, listener):
     bridge = start_bridge()
     bridge.send(frame(), NAVIGATION)

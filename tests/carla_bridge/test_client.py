@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -189,15 +193,55 @@ def test_the_expert_drives_a_demo_route_within_a_metre(server_port: int, start: 
     assert not contacts
 
 
-def test_a_server_that_dies_ends_in_an_infrastructure_error(tmp_path: Path, start: Pose2D) -> None:
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[tuple[ManagedProcess, int]]:
     port = free_ports(2)
     command = [sys.executable, "-m", "carla_bridge.server", "--port", str(port)]
     with ManagedProcess("embedded server", command, tmp_path / "server.log") as process:
         wait_for_port(port, process.alive, 60.0)
-        simulation = Simulation(port=port, ego_pose=start, cameras=[], inertial=False, timeout_s=3.0)
-        try:
-            process.stop()
-            with pytest.raises(InfrastructureError):
-                simulation.tick()
-        finally:
-            simulation.close()
+        yield process, port
+
+
+def test_a_foreign_server_that_dies_ends_in_an_infrastructure_error(own_server, start: Pose2D) -> None:
+    process, port = own_server
+    simulation = Simulation(port=port, ego_pose=start, cameras=[], inertial=False, timeout_s=3.0)
+    try:
+        process.stop()
+        with pytest.raises(InfrastructureError):
+            simulation.tick()
+    finally:
+        simulation.close()
+
+
+def test_the_end_of_a_server_of_ones_own_is_noticed_within_two_seconds(own_server, start: Pose2D) -> None:
+    process, port = own_server
+    with Simulation(port=port, ego_pose=start, fault=process.fault) as simulation:
+        os.kill(process.pid, signal.SIGSTOP)
+        killer = threading.Timer(0.3, os.kill, (process.pid, signal.SIGKILL))
+        killer.start()
+        began = time.monotonic()
+        with pytest.raises(InfrastructureError, match=r"^embedded server was ended by SIGKILL$"):
+            simulation.tick()
+    assert 0.3 <= time.monotonic() - began < 2.0  # leaving the world behind is part of it
+
+
+def test_a_server_of_ones_own_that_has_ended_is_not_connected_to(own_server, start: Pose2D) -> None:
+    process, port = own_server
+    process.stop()
+    began = time.monotonic()
+    with pytest.raises(InfrastructureError, match=r"^embedded server ended with exit code 0$"):
+        Simulation(port=port, ego_pose=start, fault=process.fault)
+    assert time.monotonic() - began < 2.0
+
+
+def test_a_server_that_lives_and_does_not_answer_gets_the_whole_time_out(own_server, start: Pose2D) -> None:
+    process, port = own_server
+    with Simulation(port=port, ego_pose=start, cameras=[], inertial=False, timeout_s=3.0,
+                    fault=process.fault) as simulation:
+        os.kill(process.pid, signal.SIGSTOP)
+        began = time.monotonic()
+        with pytest.raises(InfrastructureError, match=r"world\.tick failed: time-out"):
+            simulation.tick()
+        assert time.monotonic() - began >= 3.0
+    assert time.monotonic() - began < 3.0 + 5.0  # putting back a server that hangs does not cost a time-out a call
+    os.kill(process.pid, signal.SIGCONT)
