@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes .venv ready to drive, train and test; does nothing where nothing changed. `tools/setup.sh core312` makes
-# .venv312 instead: Python 3.12 with what the torch-free core needs.
+# .venv312 instead: Python 3.12 with what the torch-free core needs; `tools/setup.sh py38` makes .venv38: Python 3.8 with
+# the CARLA 0.9.15 client, which is what Bench2Drive's evaluator runs on.
 #
 # Stamps inside the environment hold a hash of what they were made from, so a changed dependency or message rebuilds,
 # and a removed environment starts anew.
@@ -124,11 +125,24 @@ core_312_environment() {
   fi
 }
 
+carla_0915_environment() {
+  venv=.venv38
+  python=$(find_python 3.8)
+  [ -n "$python" ] || { say "no Python 3.8 found: tests with a CARLA 0.9.15 client are skipped"; exit 0; }
+  new_environment
+  local wanted=("carla==0.9.15" "msgpack==1.1.1" "numpy==1.24.4" "pytest==8.3.5")
+  if [ "$(cat $venv/.dependencies 2>/dev/null)" != "${wanted[*]}" ]; then
+    step "Python 3.8: CARLA 0.9.15 client" $venv/bin/pip install "${wanted[@]}"
+    echo "${wanted[*]}" >$venv/.dependencies
+  fi
+}
+
 mkdir -p build
 exec 9>build/setup.lock
 flock 9
 case ${1:-all} in
   all) main_environment ;;
   core312) core_312_environment ;;
-  *) say "unknown part $1: expected all or core312"; exit 2 ;;
+  py38) carla_0915_environment ;;
+  *) say "unknown part $1: expected all, core312 or py38"; exit 2 ;;
 esac

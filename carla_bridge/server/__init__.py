@@ -1,4 +1,4 @@
-"""The embedded world: a server that the unmodified `carla` 0.9.16 client library connects to.
+"""The embedded world: a server that the unmodified `carla` client library (0.9.15 or 0.9.16) connects to.
 
 It is no simulator of CARLA's fidelity: vehicles are kinematic bicycles, the camera is a simple renderer, and its scores
 are never Bench2Drive scores. What it keeps is the protocol, the frames and units, the frame-by-frame synchrony of

@@ -16,14 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from carla_bridge.server.dialect import DEFAULT_VERSION, dialect_of
 from carla_bridge.server.handlers import all_methods
 from carla_bridge.server.rpc import RpcConnection
 from carla_bridge.server.streams import StreamHub
+from carla_bridge.server.town_library import TownLibrary
 from carla_bridge.server.world import RendererLike, TownLike, World
 from wamdiff2_core.errors import InfrastructureError, UserError
 
 LOG = logging.getLogger(__name__)
 SWITCH_INTERVAL_S = 0.0005
+DEFAULT_TOWN = "Wamtown01"
 
 
 @dataclass(frozen=True)
@@ -33,22 +36,43 @@ class ServerConfig:
     Attributes:
         port: of the RPC; streams use the next one.
         host: IPv4 address to bind.
-        town: name of a shipped town, or path of an OpenDRIVE file.
+        town: name of the first town.
+        map_file: OpenDRIVE file of the first town instead.
+        maps_folder: where further towns are found by name, as `NAME.xodr`.
         seed: of the world's random choices.
+        dialect: CARLA version of the clients.
+
+    Raises:
+        UserError: an address, version, file or folder that cannot be, or no town of that name.
     """
 
     port: int = 2000
     host: str = "127.0.0.1"
-    town: str = "Wamtown01"
+    town: str = DEFAULT_TOWN
+    map_file: Path | None = None
+    maps_folder: Path | None = None
     seed: int = 0
+    dialect: str = DEFAULT_VERSION
 
     def __post_init__(self) -> None:
+        dialect_of(self.dialect)
+        self.towns.find(self.first_town)
         if not 1 <= self.port <= 65534:
             raise UserError("--port", "1..65534 (streams use the next one)", self.port)
         try:
             ipaddress.IPv4Address(self.host)
         except ValueError as error:
             raise UserError("--host", "an IPv4 address", self.host, "127.0.0.1 for this machine only") from error
+
+    @property
+    def towns(self) -> TownLibrary:
+        """All towns that can be loaded by name."""
+        return TownLibrary(self.maps_folder, self.map_file)
+
+    @property
+    def first_town(self) -> str:
+        """Name of the town to start in."""
+        return self.town if self.map_file is None else self.map_file.stem
 
 
 class EmbeddedServer:
@@ -70,7 +94,7 @@ class EmbeddedServer:
         make_renderer: Callable[[TownLike], RendererLike] | None = None,
     ) -> None:
         self.config = config
-        self._make_town, self._make_renderer = make_town or _load_town, make_renderer or _load_renderer
+        self._make_town, self._make_renderer = make_town or self._load_town, make_renderer or _load_renderer
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
@@ -120,6 +144,11 @@ class EmbeddedServer:
         if self._thread is not None:
             self._thread.join(timeout=5.0)
 
+    def _load_town(self, name: str) -> TownLike:
+        from carla_bridge.server.town import Town
+
+        return Town.load(self.config.towns.find(name))
+
     async def _serve(self, on_ready: Callable[[], None]) -> None:
         self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
         config = self.config
@@ -128,13 +157,14 @@ class EmbeddedServer:
             rpc_socket, stream_socket = (sockets.enter_context(_bind(config.host, config.port + i)) for i in (0, 1))
             hub = StreamHub(config.host, config.port + 1)
             self.world = world = World(
-                self._make_town(config.town),
+                self._make_town(config.first_town),
                 hub,
                 load_town=self._make_town,
                 parse_town=_parse_town,
                 make_renderer=self._make_renderer,
-                town_names=_shipped_towns,
+                town_names=config.towns.names,
                 seed=config.seed,
+                dialect=dialect_of(config.dialect),
             )
             table = all_methods()
             with _port_errors(config.host, config.port):
@@ -191,16 +221,6 @@ async def _free_running(world: World) -> None:
                 world.step(world.delta_s)
             except Exception:  # one bad tick must not stop time
                 LOG.exception("tick %d failed", world.frame)
-
-
-def _shipped_towns() -> list[str]:
-    return [path.stem for path in (Path(__file__).parent / "towns").glob("*.xodr")]
-
-
-def _load_town(name: str) -> TownLike:
-    from carla_bridge.server.town import Town
-
-    return Town.load(name)
 
 
 def _parse_town(name: str, opendrive: str) -> TownLike:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from carla_bridge.server.dialect import Dialect
 from carla_bridge.server.vehicle_dynamics import VehicleModel
 from carla_bridge.server.wire import AttributeType
 
@@ -22,9 +23,10 @@ class Attribute:
     recommended: tuple[str, ...] = ()
     modifiable: bool = True
 
-    def as_wire(self) -> list:
+    def as_wire(self, dialect: Dialect) -> list:
         """`ActorAttribute` of the protocol."""
-        return [self.name, int(self.type), self.default, list(self.recommended), self.modifiable, False]
+        type_number = dialect.first_attribute_type + self.type
+        return [self.name, type_number, self.default, list(self.recommended), self.modifiable, False]
 
 
 @dataclass(frozen=True)
@@ -45,9 +47,10 @@ class Blueprint:
     solid: bool = False
     model: VehicleModel | None = None
 
-    def as_wire(self, uid: int) -> list:
+    def as_wire(self, uid: int, dialect: Dialect) -> list:
         """`ActorDefinition` of the protocol."""
-        return [uid, self.id, ",".join(self.id.split(".")), [attribute.as_wire() for attribute in self.attributes]]
+        attributes = [attribute.as_wire(dialect) for attribute in self.attributes]
+        return [uid, self.id, ",".join(self.id.split(".")), attributes]
 
 
 def _bool(name: str, default: bool, modifiable: bool = True) -> Attribute:
@@ -209,6 +212,6 @@ def _library() -> dict[str, Blueprint]:
 LIBRARY: dict[str, Blueprint] = _library()
 
 
-def definitions() -> list:
+def definitions(dialect: Dialect) -> list:
     """`ActorDefinition` of every blueprint, as `get_actor_definitions` returns them."""
-    return [blueprint.as_wire(uid) for uid, blueprint in enumerate(LIBRARY.values(), start=1)]
+    return [blueprint.as_wire(uid, dialect) for uid, blueprint in enumerate(LIBRARY.values(), start=1)]

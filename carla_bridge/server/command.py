@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,15 +14,26 @@ from wamdiff2_core.errors import ExitCode, InfrastructureError, UserError
 
 def server(
     port: Annotated[int, typer.Option(help="RPC port; sensor streams use the next one.")] = 2000,
-    town: Annotated[str, typer.Option(help="Name of a shipped town, or path of an OpenDRIVE file.")] = "Wamtown01",
+    town: Annotated[
+        str | None, typer.Option(help="Town to start in: a shipped one, or one of --maps.", show_default="Wamtown01")
+    ] = None,
+    map_file: Annotated[
+        Path | None, typer.Option("--map", help="OpenDRIVE file to start in, instead of --town.")
+    ] = None,
+    maps: Annotated[
+        Path | None, typer.Option(help="Folder of .xodr files; clients load them by name, such as Town01.")
+    ] = None,
+    dialect: Annotated[str, typer.Option(help="CARLA version of the clients: 0.9.15 or 0.9.16.")] = "0.9.16",
     seed: Annotated[int, typer.Option(help="Seed of the world's random choices.")] = 0,
     host: Annotated[str, typer.Option(help="IPv4 address to bind; 127.0.0.1 keeps it on this machine.")] = "127.0.0.1",
 ) -> None:
-    """Serve the embedded world to CARLA 0.9.16 clients until Ctrl-C or SIGTERM."""
-    from carla_bridge.server.app import EmbeddedServer, ServerConfig
+    """Serve the embedded world to CARLA clients until Ctrl-C or SIGTERM."""
+    from carla_bridge.server.app import DEFAULT_TOWN, EmbeddedServer, ServerConfig
     from carla_bridge.server.world import laying_out
 
-    config = ServerConfig(port=port, host=host, town=town, seed=seed)
+    if town is not None and map_file is not None:
+        raise UserError("--map", "either --map or --town", f"--map {map_file} --town {town}")
+    config = ServerConfig(port, host, town or DEFAULT_TOWN, map_file, maps, seed, dialect)
     EmbeddedServer(config).run(lambda: announce(config))
     if laying_out():
         # The map library aborts a process that ends while one of its calls is running: go without an orderly end.
@@ -35,12 +47,11 @@ def announce(config: object) -> None:
     from rich.console import Console
 
     from carla_bridge.server.app import ServerConfig
-    from carla_bridge.server.wire import PROTOCOL_VERSION
 
     assert isinstance(config, ServerConfig)
     Console(soft_wrap=True, highlight=False).print(
-        f"ready {config.host}:{config.port} streams {config.port + 1} town {config.town}"
-        f" CARLA protocol {PROTOCOL_VERSION}"
+        f"ready {config.host}:{config.port} streams {config.port + 1} town {config.first_town}"
+        f" CARLA protocol {config.dialect}"
     )
 
 

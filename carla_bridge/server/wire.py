@@ -1,7 +1,8 @@
-"""Bytes of the CARLA 0.9.16 protocol: response envelopes, stream tokens, sensor headers, world-state records.
+"""Bytes of the CARLA protocol: response envelopes, stream tokens, sensor headers, world-state records.
 
-Layouts were read from the client wheel. Structs on the RPC port are msgpack arrays in field order; the streams are
-packed little-endian. A client that receives an unknown sensor type dies, so `SensorType` holds only what is sent.
+Layouts were read from the client wheels; those that depend on the version are in `dialect`. Structs on the RPC port
+are msgpack arrays in field order; the streams are packed little-endian. A client that receives an unknown sensor type
+dies, so `SensorType` holds only what is sent.
 """
 
 from __future__ import annotations
@@ -12,29 +13,26 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import Any
 
-PROTOCOL_VERSION = "0.9.16"
-
 Vector = tuple[float, float, float]
 
 
 class SensorType(IntEnum):
-    """First field of every stream payload."""
+    """First field of a sensor's stream payload."""
 
     COLLISION = 0
     GNSS = 4
     IMU = 5
     CAMERA_RGB = 13
-    WORLD_STATE = 17
 
 
 class AttributeType(IntEnum):
-    """Type of a blueprint attribute; 0.9.16 counts from 1."""
+    """Type of a blueprint attribute; the dialect says what the first one's number is on the wire."""
 
-    BOOL = 1
-    INT = 2
-    FLOAT = 3
-    STRING = 4
-    COLOR = 5
+    BOOL = 0
+    INT = 1
+    FLOAT = 2
+    STRING = 3
+    COLOR = 4
 
 
 class TrafficLightState(IntEnum):
@@ -92,7 +90,7 @@ def frame_message(payload: bytes) -> bytes:
     return _LENGTH.pack(len(payload)) + payload
 
 
-def sensor_header(sensor: SensorType, frame: int, time_s: float, transform: Iterable[Iterable[float]]) -> bytes:
+def sensor_header(sensor: int, frame: int, time_s: float, transform: Iterable[Iterable[float]]) -> bytes:
     """48-byte header of every stream payload; `transform` is ((x, y, z) m, (pitch, yaw, roll) degrees)."""
     location, rotation = transform
     return _HEADER.pack(sensor, frame, time_s, *location, *rotation)

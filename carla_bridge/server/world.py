@@ -18,6 +18,7 @@ from carla_bridge.server import looks, sensing, wire
 from carla_bridge.server.actors import SPECTATOR, Actor, Sensor, Vehicle, has_stream, make_actor
 from carla_bridge.server.arguments import RpcError
 from carla_bridge.server.contacts import ContactSolver, Hit
+from carla_bridge.server.dialect import DEFAULT_VERSION, DIALECTS, Dialect
 from carla_bridge.server.poses import Pose
 from carla_bridge.server.scene import RenderActor, RenderCamera, StaticBox
 from carla_bridge.server.sensors import GeoReference
@@ -92,6 +93,7 @@ class World:
         make_signals, make_traffic: called in this order at the start of an episode, when only the spectator is there;
             they may add actors and return what is to be stepped at the head of each tick.
         seed: of every random choice the world makes.
+        dialect: CARLA version of the clients.
     """
 
     def __init__(
@@ -106,8 +108,9 @@ class World:
         make_signals: Callable[[World], Stepper | None] = lambda world: None,
         make_traffic: Callable[[World], Stepper | None] = lambda world: None,
         seed: int = 0,
+        dialect: Dialect = DIALECTS[DEFAULT_VERSION],
     ) -> None:
-        self.hub, self.seed, self.town_names = hub, seed, town_names
+        self.hub, self.seed, self.town_names, self.dialect = hub, seed, town_names, dialect
         self.load_town, self.parse_town, self._make_renderer = load_town, parse_town, make_renderer
         self._make_signals, self._make_traffic = make_signals, make_traffic
         self.signals: Stepper | None = None
@@ -281,7 +284,7 @@ class World:
 
     def _publish_state(self, dt_s: float) -> None:
         records = b"".join(actor.record() for actor in self.actors.values())
-        head = wire.sensor_header(SensorType.WORLD_STATE, self.frame, self.time_s, ((0, 0, 0), (0, 0, 0)))
+        head = wire.sensor_header(self.dialect.world_state_type, self.frame, self.time_s, ((0, 0, 0), (0, 0, 0)))
         self._last_state = head + wire.world_state_body(self.episode_id, time.time(), dt_s, self._flags, records)
         self._flags = 0
         for stream_id in self._state_streams:

@@ -17,7 +17,7 @@ METHODS = MethodTable()
 @METHODS.returns_value
 def get_actor_definitions(world: World) -> list:
     """The blueprint library."""
-    return definitions()
+    return definitions(world.dialect)
 
 
 @METHODS.returns_value

@@ -81,8 +81,9 @@ def _run(world: World, command: Any, spawned_id: int | None = None) -> int:
 
 
 def _spawn(world: World, body: list) -> int:
-    if len(body) < 4:
-        raise RpcError("SpawnActor: expected description, transform, parent, .., do_after")
+    fields = world.dialect.batch_spawn_fields
+    if len(body) != fields:
+        raise RpcError(f"SpawnActor: expected {fields} fields in CARLA {world.dialect.version}, got {len(body)}")
     parent_id = optional(body[2], "parent")
     actor = world.spawn(body[0], transform(body[1]), None if parent_id is None else whole(parent_id, "parent"))
     for command in body[-1] if isinstance(body[-1], list) else ():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from carla_bridge.server.arguments import RpcError, number, optional, text, whole
 from carla_bridge.server.rpc import MethodTable
-from carla_bridge.server.wire import PROTOCOL_VERSION
 from carla_bridge.server.world import Settings, World
 from wamdiff2_core.errors import UserError
 
@@ -17,7 +16,7 @@ LONGEST_DELTA_S = 1.0
 @METHODS.returns_value
 def version(world: World) -> str:
     """Protocol version; a client warns when it differs from its own."""
-    return PROTOCOL_VERSION
+    return world.dialect.version
 
 
 @METHODS.returns_value

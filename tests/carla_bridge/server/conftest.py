@@ -55,7 +55,7 @@ def flat_town(boxes: tuple[StaticBox, ...] = (), name: str = "Flat") -> Any:
 def make_world() -> Callable[..., World]:
     """Builds a world over a recording hub; `world.renderer` counts pictures."""
 
-    def make(boxes: tuple[StaticBox, ...] = (), seed: int = 0) -> World:
+    def make(boxes: tuple[StaticBox, ...] = (), seed: int = 0, **options: Any) -> World:
         renderer = CountingRenderer()
         world = World(
             flat_town(boxes),
@@ -64,6 +64,7 @@ def make_world() -> Callable[..., World]:
             parse_town=lambda name, text: flat_town(name=name),
             make_renderer=lambda town: renderer,
             seed=seed,
+            **options,
         )
         world.renderer = renderer  # type: ignore[attr-defined]
         return world
