@@ -23,7 +23,6 @@ from carla_bridge.server.poses import Pose
 from carla_bridge.server.scene import RenderActor, RenderCamera, StaticBox
 from carla_bridge.server.sensors import GeoReference
 from carla_bridge.server.streams import StreamHub
-from carla_bridge.server.wire import SensorType
 
 DEFAULT_DELTA_S = 0.05
 DEFAULT_WEATHER = (10.0, 0.0, 0.0, 10.0, 0.0, 70.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.03, 0.0331)

@@ -24,7 +24,7 @@ seen["kept"] = [world.get_map().name, kept.synchronous_mode, kept.fixed_delta_se
 library = world.get_blueprint_library()
 seen["colors"] = len(library.find("vehicle.tesla.model3").get_attribute("color").recommended_values)
 seen["emergency"] = sorted(
-    b.id for b in library.filter("vehicle.*") if str(b.get_attribute("special_type")) == "emergency"
+    b.id for b in library.filter("vehicle.*") if b.get_attribute("special_type").as_str() == "emergency"
 )
 start = world.get_map().get_spawn_points()[0]
 spawn = carla.command.SpawnActor(library.find("vehicle.lincoln.mkz_2020"), start)
