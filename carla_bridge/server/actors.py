@@ -14,8 +14,10 @@ from carla_bridge.server import wire
 from carla_bridge.server.arguments import RpcError
 from carla_bridge.server.blueprints import LIBRARY, Blueprint
 from carla_bridge.server.collisions import Box
+from carla_bridge.server.motion import Motion, Pedals
 from carla_bridge.server.poses import Pose, compose, wrap_degrees
-from carla_bridge.server.vehicle_dynamics import Motion, Pedals, VehicleModel, advance
+from carla_bridge.server.vehicle_dynamics import advance
+from carla_bridge.server.vehicle_model import VehicleModel
 from carla_bridge.server.wire import Vector
 
 GRAVITY_MPS2 = 9.81

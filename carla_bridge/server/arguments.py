@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from carla_bridge.server.motion import Pedals
 from carla_bridge.server.poses import Pose
-from carla_bridge.server.vehicle_dynamics import Pedals
 
 
 class RpcError(Exception):

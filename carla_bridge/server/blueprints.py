@@ -6,10 +6,10 @@ Sensors that are not listed cannot be spawned: a client learns at once that the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 from carla_bridge.server.dialect import Dialect
-from carla_bridge.server.vehicle_dynamics import VehicleModel
+from carla_bridge.server.vehicle_model import VehicleModel, model_for
 from carla_bridge.server.wire import AttributeType
 
 
@@ -86,17 +86,10 @@ class _Car:
     generation: int = 2
     special_type: str = ""
     has_lights: bool = True
-    model: VehicleModel = field(default_factory=VehicleModel)
 
     def blueprint(self) -> Blueprint:
-        wheelbase_m = self.model.wheelbase_m if self.id == EGO_ID else round(self.extent_m[0] * 1.2, 2)
-        model = replace(
-            self.model,
-            wheelbase_m=wheelbase_m,
-            track_m=round(self.extent_m[1] * 1.6, 2) if self.wheels == 4 else 0.0,
-            mass_kg=self.mass_kg,
-            wheels=self.wheels,
-        )
+        wheelbase_m = EGO_WHEELBASE_M if self.id == EGO_ID else None
+        model = model_for(self.base_type, self.extent_m, self.mass_kg, self.wheels, wheelbase_m)
         attributes = (
             _int("number_of_wheels", self.wheels, modifiable=False),
             _int("generation", self.generation, modifiable=False),
@@ -114,8 +107,7 @@ class _Car:
 
 
 EGO_ID = "vehicle.lincoln.mkz_2020"
-_SLOW = VehicleModel(full_throttle_mps2=1.5, power_per_mass_wpkg=6.0, full_brake_mps2=4.0)
-_HEAVY = VehicleModel(full_throttle_mps2=1.8, power_per_mass_wpkg=20.0, full_brake_mps2=6.0)
+EGO_WHEELBASE_M = 2.86
 
 _VEHICLES = (
     _Car(EGO_ID, extent_m=(2.45, 1.08, 0.74), mass_kg=1800.0),
@@ -127,14 +119,14 @@ _VEHICLES = (
     _Car("vehicle.mercedes.coupe_2020", extent_m=(2.34, 1.0, 0.72), mass_kg=1700.0),
     _Car("vehicle.dodge.charger_2020", extent_m=(2.5, 1.05, 0.76), mass_kg=1900.0),
     _Car("vehicle.dodge.charger_police_2020", extent_m=(2.62, 1.05, 0.82), mass_kg=1950.0, special_type="emergency"),
-    _Car("vehicle.ford.ambulance", "van", (3.18, 1.18, 1.22), 4000.0, special_type="emergency", model=_HEAVY),
-    _Car("vehicle.mercedes.sprinter", "van", (2.96, 0.99, 1.28), 2500.0, model=_HEAVY),
-    _Car("vehicle.volkswagen.t2_2021", "van", (2.22, 0.94, 1.0), 1500.0, model=_HEAVY),
-    _Car("vehicle.carlamotors.carlacola", "truck", (2.6, 1.31, 1.24), 5500.0, generation=1, model=_HEAVY),
-    _Car("vehicle.mitsubishi.fusorosa", "bus", (5.14, 1.97, 2.13), 9000.0, model=_HEAVY),
+    _Car("vehicle.ford.ambulance", "van", (3.18, 1.18, 1.22), 4000.0, special_type="emergency"),
+    _Car("vehicle.mercedes.sprinter", "van", (2.96, 0.99, 1.28), 2500.0),
+    _Car("vehicle.volkswagen.t2_2021", "van", (2.22, 0.94, 1.0), 1500.0),
+    _Car("vehicle.carlamotors.carlacola", "truck", (2.6, 1.31, 1.24), 5500.0, generation=1),
+    _Car("vehicle.mitsubishi.fusorosa", "bus", (5.14, 1.97, 2.13), 9000.0),
     _Car("vehicle.kawasaki.ninja", "motorcycle", (1.02, 0.4, 0.72), 260.0, 2, 1),
-    _Car("vehicle.diamondback.century", "bicycle", (0.82, 0.25, 0.78), 90.0, 2, 1, has_lights=False, model=_SLOW),
-    _Car("vehicle.bh.crossbike", "bicycle", (0.74, 0.43, 0.78), 90.0, 2, 1, has_lights=False, model=_SLOW),
+    _Car("vehicle.diamondback.century", "bicycle", (0.82, 0.25, 0.78), 90.0, 2, 1, has_lights=False),
+    _Car("vehicle.bh.crossbike", "bicycle", (0.74, 0.43, 0.78), 90.0, 2, 1, has_lights=False),
 )
 
 _PROPS: dict[str, tuple[tuple[float, float, float], bool]] = {  # half extents, and whether cars bump into it

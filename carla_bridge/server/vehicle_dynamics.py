@@ -1,94 +1,32 @@
-"""Motion of a vehicle: a kinematic bicycle with lagging actuators, limited power, brakes and lateral acceleration.
+"""Motion of a vehicle: a bicycle with lagging actuators, limited power, and tyres whose grip braking and turning share.
 
 Axes are CARLA's (x forward, y right), so a positive steer turns right and yaw grows clockwise; angles are radians.
-The reference point of the state is the actor's origin, midway between the axles; the speed is that of the rear axle,
-which never slips sideways.
+The reference point of the state is the actor's origin, midway between the axles; the speed is that of the rear axle.
+
+While the tyres hold, the axles do not slip sideways: the bicycle is kinematic, and beyond the limit of grip its turn
+widens (understeer). A blow from the side tears the tyres loose; then `tyre_slide` takes over until they hold again.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from carla_bridge.server import tyre_slide
+from carla_bridge.server.motion import DRY_AND_LEVEL, Motion, Pedals, Surface
+from carla_bridge.server.vehicle_model import VehicleModel
 
 SUBSTEP_S = 0.01
-
-
-@dataclass(frozen=True)
-class VehicleModel:
-    """Parameters of one kind of vehicle.
-
-    Attributes:
-        wheelbase_m: distance between the axles.
-        track_m: distance between left and right wheels.
-        mass_kg: for collision impulses.
-        max_steer_rad: front-wheel angle at steer = 1.
-        full_throttle_mps2: acceleration at throttle = 1, below the power limit.
-        power_per_mass_wpkg: limits acceleration to this over speed.
-        full_brake_mps2: deceleration at brake = 1; the hand brake adds `hand_brake_mps2`.
-        rolling_mps2: constant resistance.
-        drag_per_m: aerodynamic resistance is this times speed squared.
-        lateral_limit_mps2: tyres hold no more; the turn widens instead.
-        steer_lag_s, pedal_lag_s: time constants of the first-order actuators.
-        wheels: 4, or 2 for bikes.
-    """
-
-    wheelbase_m: float = 2.86
-    track_m: float = 1.6
-    mass_kg: float = 1800.0
-    max_steer_rad: float = math.radians(35.0)
-    full_throttle_mps2: float = 4.0
-    power_per_mass_wpkg: float = 60.0
-    full_brake_mps2: float = 8.0
-    hand_brake_mps2: float = 6.0
-    rolling_mps2: float = 0.1
-    drag_per_m: float = 0.0005
-    lateral_limit_mps2: float = 8.0
-    steer_lag_s: float = 0.1
-    pedal_lag_s: float = 0.1
-    wheels: int = 4
-
-
-@dataclass(slots=True)
-class Pedals:
-    """Driver's demand: throttle, brake in [0, 1]; steer in [-1, 1], right positive."""
-
-    throttle: float = 0.0
-    steer: float = 0.0
-    brake: float = 0.0
-    hand_brake: bool = False
-    reverse: bool = False
-
-
-@dataclass(slots=True)
-class Motion:
-    """State of a bicycle: pose of the actor's origin, rear-axle speed, actuator positions.
-
-    Attributes:
-        x_m, y_m, yaw_rad: origin in the world, yaw clockwise.
-        speed_mps: of the rear axle, forward positive.
-        yaw_rate_radps: clockwise positive, at the end of the last step.
-        steer_rad: front-wheel angle, right positive.
-        drive_mps2, brake_mps2: what motor and brakes deliver now.
-    """
-
-    x_m: float = 0.0
-    y_m: float = 0.0
-    yaw_rad: float = 0.0
-    speed_mps: float = 0.0
-    yaw_rate_radps: float = 0.0
-    steer_rad: float = 0.0
-    drive_mps2: float = 0.0
-    brake_mps2: float = 0.0
-
-    def velocity_mps(self, wheelbase_m: float) -> tuple[float, float]:
-        """Velocity of the origin in world axes; it has a sideways part while turning."""
-        c, s = math.cos(self.yaw_rad), math.sin(self.yaw_rad)
-        sideways = self.yaw_rate_radps * wheelbase_m / 2
-        return self.speed_mps * c - sideways * s, self.speed_mps * s + sideways * c
+GRAVITY_MPS2 = 9.81
+ANTILOCK_SHARE = 0.95  # motor and brakes take no more of the grip than this, so that the wheels still steer
 
 
 def advance(
-    motion: Motion, pedals: Pedals, model: VehicleModel, dt_s: float, hold_speed_mps: float | None = None
+    motion: Motion,
+    pedals: Pedals,
+    model: VehicleModel,
+    dt_s: float,
+    hold_speed_mps: float | None = None,
+    surface: Surface = DRY_AND_LEVEL,
 ) -> None:
     """Move `motion` by `dt_s`, in sub-steps of at most 10 ms.
 
@@ -97,7 +35,8 @@ def advance(
         pedals: held over the step.
         model: the vehicle.
         dt_s: seconds.
-        hold_speed_mps: when given, the pedals are ignored and this speed is kept.
+        hold_speed_mps: when given, the pedals are ignored, this speed is kept, and the tyres hold.
+        surface: ground under the vehicle.
     """
     steps = max(1, math.ceil(dt_s / SUBSTEP_S - 1e-9))
     h = dt_s / steps
@@ -106,7 +45,13 @@ def advance(
     drive_target = max(0.0, min(1.0, pedals.throttle)) * model.full_throttle_mps2 * (-1.0 if pedals.reverse else 1.0)
     brake_target = max(0.0, min(1.0, pedals.brake)) * model.full_brake_mps2
     brake_target += model.hand_brake_mps2 if pedals.hand_brake else 0.0
+    grip = surface.grip * model.tyre_friction
+    lateral_limit = model.lateral_limit_mps2 * grip
+    pull = -GRAVITY_MPS2 * math.sin(surface.slope_rad) if surface.slope_rad else 0.0
+    level = math.cos(surface.slope_rad)
     half_base = model.wheelbase_m / 2
+    if hold_speed_mps is not None:
+        motion.sliding, motion.slip_mps = False, 0.0
     rear_x = motion.x_m - half_base * math.cos(motion.yaw_rad)
     rear_y = motion.y_m - half_base * math.sin(motion.yaw_rad)
     for _ in range(steps):
@@ -114,11 +59,20 @@ def advance(
         motion.drive_mps2 += (drive_target - motion.drive_mps2) * pedal_gain
         motion.brake_mps2 += (brake_target - motion.brake_mps2) * pedal_gain
         before = motion.speed_mps
-        speed = _next_speed(motion, model, h) if hold_speed_mps is None else hold_speed_mps
-        travel = 0.5 * (before + speed) * h
-        curvature = _clip(
-            math.tan(motion.steer_rad) / model.wheelbase_m, model.lateral_limit_mps2 / max(speed * speed, 1e-6)
-        )
+        if hold_speed_mps is None:
+            speed, used = _next_speed(motion, model, h, grip, pull)
+        else:
+            speed, used = hold_speed_mps, 0.0
+        if motion.sliding:
+            motion.speed_mps = speed
+            side_limit = lateral_limit * math.sqrt(1.0 - used * used)
+            rear_x, rear_y = tyre_slide.slide(motion, model, h, side_limit, rear_x, rear_y)
+            continue
+        travel = 0.5 * (before + speed) * h * level
+        curvature = math.tan(motion.steer_rad) / model.wheelbase_m
+        if speed * speed * abs(curvature) > 0.3 * lateral_limit:  # the anti-lock leaves at least this share to turning
+            side_limit = lateral_limit * math.sqrt(1.0 - used * used)
+            curvature = _clip(curvature, side_limit / max(speed * speed, 1e-6))
         turn = travel * curvature
         rear_x += travel * math.cos(motion.yaw_rad + turn / 2)
         rear_y += travel * math.sin(motion.yaw_rad + turn / 2)
@@ -129,12 +83,21 @@ def advance(
     motion.y_m = rear_y + half_base * math.sin(motion.yaw_rad)
 
 
-def _next_speed(motion: Motion, model: VehicleModel, h: float) -> float:
-    """Speed after one sub-step: the motor pushes, then resistance takes away what it can, never past zero."""
+def _next_speed(
+    motion: Motion, model: VehicleModel, h: float, grip: float, pull_mps2: float
+) -> tuple[float, float]:
+    """Speed after one sub-step, and the share of the grip that motor and brakes use.
+
+    The motor and the slope push, then resistance takes away what it can, never past zero.
+    """
     speed = motion.speed_mps
-    pushed = speed + _clip(motion.drive_mps2, model.power_per_mass_wpkg / max(abs(speed), 1.0)) * h
-    lost = (motion.brake_mps2 + model.rolling_mps2 + model.drag_per_m * speed * speed) * h
-    return math.copysign(max(abs(pushed) - lost, 0.0), pushed)
+    most = ANTILOCK_SHARE * model.longitudinal_limit_mps2 * grip
+    drive = _clip(motion.drive_mps2, min(model.power_per_mass_wpkg / max(abs(speed), 1.0), most))
+    brake = min(motion.brake_mps2, most)
+    pushed = speed + (drive + pull_mps2) * h
+    lost = (brake + model.rolling_mps2 + model.drag_per_m * speed * speed) * h
+    used = min(abs(drive - math.copysign(brake, speed)) / most, 1.0) * ANTILOCK_SHARE if most > 0 else 0.0
+    return math.copysign(max(abs(pushed) - lost, 0.0), pushed), used
 
 
 def _clip(value: float, limit: float) -> float:

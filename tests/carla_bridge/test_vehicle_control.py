@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carla_bridge.server.vehicle_dynamics import Motion, VehicleModel, advance
+from carla_bridge.server.motion import Motion
 from carla_bridge.server.vehicle_dynamics import Pedals as ServerPedals
+from carla_bridge.server.vehicle_dynamics import advance
+from carla_bridge.server.vehicle_model import VehicleModel
 from carla_bridge.vehicle_control import PedalMap, to_pedals
 from wamdiff2_core.types import VehicleCommand
 

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carla_bridge.server.vehicle_dynamics import Motion, Pedals, VehicleModel, advance
+from carla_bridge.server.motion import Motion, Pedals
+from carla_bridge.server.vehicle_dynamics import advance
+from carla_bridge.server.vehicle_model import VehicleModel
 
 MODEL = VehicleModel()
 DT_S = 0.05

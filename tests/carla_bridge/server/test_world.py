@@ -11,9 +11,9 @@ import pytest
 
 from carla_bridge.server.actors import Sensor, Vehicle, Walker
 from carla_bridge.server.arguments import RpcError
+from carla_bridge.server.motion import Pedals
 from carla_bridge.server.poses import Pose
 from carla_bridge.server.scene import BoxKind, StaticBox
-from carla_bridge.server.vehicle_dynamics import Pedals
 from carla_bridge.server.world import World
 
 MKZ = "vehicle.lincoln.mkz_2020"
