@@ -28,6 +28,7 @@ from carla_bridge.measurements import (
     imu_from_carla,
 )
 from carla_bridge.server_watch import Fault, Watchdog, no_fault
+from carla_bridge.surroundings import Surroundings, SurroundingsReader
 from carla_bridge.vehicle_control import PedalMap, to_pedals
 from wamdiff2_core.config import CameraSpec
 from wamdiff2_core.errors import InfrastructureError, UserError
@@ -110,6 +111,7 @@ class Simulation:
             self._call(lambda: self._connect(host, port, town), f"connecting to the CARLA server at {host}:{port}")
             self._call(self._synchronise, "world.apply_settings")
             self._call(lambda: self._spawn_ego(ego_pose, blueprint), "spawning the ego vehicle")
+            self._reader = SurroundingsReader(self._world, self.map, self.ego_id)
             self._mount_sensors(cameras, inertial)
             self._warm_up(max((mount.every_ticks for mount in cameras), default=1))
         except BaseException:
@@ -125,6 +127,11 @@ class Simulation:
     def world(self) -> Any:
         """The `carla.World`, for what this class does not do."""
         return self._world
+
+    @property
+    def client(self) -> Any:
+        """The `carla.Client`, for batches of commands."""
+        return self._client
 
     @property
     def ego_id(self) -> int:
@@ -172,6 +179,10 @@ class Simulation:
             gnss=gnss_from_carla(taken["gnss"]) if "gnss" in taken else None,
             collisions=tuple(collision_from_carla(event) for event in self._streams["collision"].drain()),
         )
+
+    def surroundings(self) -> Surroundings:
+        """Everything around the ego vehicle at the last tick: privileged, not for planners."""
+        return self._call(lambda: self._reader.read(self._world.get_snapshot()), "reading the surroundings")
 
     def close(self) -> None:
         """Destroy what was spawned and restore the server's settings. Never raises; safe to call twice."""

@@ -205,7 +205,8 @@ def _world(
     stack: ExitStack, routes: Path, images: bool, address: str, out: Path
 ) -> tuple[Simulation | None, list[RouteDriver]]:
     """The planned routes, and with images a simulation in their town."""
-    from carla_bridge.route_planner import RoutePlanner, load_routes
+    from carla_bridge.route_file import load_routes
+    from carla_bridge.route_planner import RoutePlanner
     from carla_bridge.server.town import Town
 
     specs = load_routes(routes)

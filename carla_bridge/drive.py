@@ -34,7 +34,7 @@ from wamdiff2_core.errors import ExitCode, InfrastructureError, UserError
 if TYPE_CHECKING:
     from carla_bridge.bridge_node import BridgeNode
     from carla_bridge.navigation import RoutePlan
-    from carla_bridge.route_planner import RouteSpec
+    from carla_bridge.route_file import RouteSpec
 
 PLAN_EVERY_TICKS = 5
 SERVER_START_S, PLANNER_START_S = 90.0, 180.0
@@ -98,7 +98,7 @@ class Drive:
         Raises:
             UserError: routes, address or run folder are wrong.
         """
-        from carla_bridge.route_planner import load_routes
+        from carla_bridge.route_file import load_routes
 
         self._config = config
         self._specs = load_routes(config.routes)

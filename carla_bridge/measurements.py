@@ -48,11 +48,15 @@ class GnssReading:
 
 @dataclass(frozen=True)
 class Collision:
-    """A contact of the ego vehicle: when, with what kind of actor, and the impulse in N s."""
+    """A contact of the ego vehicle: when, with what kind of actor, the impulse in N s, and the actor's id.
+
+    The id is 0 for what is no actor, such as a building.
+    """
 
     frame: int
     other_type: str
     impulse_ns: float
+    other_id: int = 0
 
 
 @dataclass(frozen=True)
@@ -166,4 +170,5 @@ def gnss_from_carla(measurement: Any) -> GnssReading:
 
 def collision_from_carla(event: Any) -> Collision:
     """Contact from a `carla.CollisionEvent`."""
-    return Collision(event.frame, event.other_actor.type_id, event.normal_impulse.length())
+    other = event.other_actor
+    return Collision(event.frame, other.type_id, event.normal_impulse.length(), other.id)

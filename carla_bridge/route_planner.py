@@ -1,4 +1,4 @@
-"""From a route file in Bench2Drive's form to a dense path in the map frame.
+"""From the key points of a route to a dense path in the map frame.
 
 Bench2Drive writes key points about 2 m apart with one deliberate gap over the junction or merge, so raw key points are
 no path. Each key point has several lanes it may lie on (connecting lanes overlap in a junction): the sequence of lanes
@@ -8,16 +8,13 @@ is chosen as a whole, the one with the least detour and the least distance from 
 from __future__ import annotations
 
 import itertools
-import re
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
-from xml.etree import ElementTree
 
 import numpy as np
 
 from carla_bridge.lane_graph import LaneGraph, Piece, Place
 from carla_bridge.navigation import RoutePlan
+from carla_bridge.route_file import RouteSpec
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.frames import flip_y
 from wamdiff2_core.types import NavCommand
@@ -33,69 +30,6 @@ CHANGE_HALF_M = 7.5  # a lane change is spread over twice this
 MATCH_RADIUS_M = 1.6
 DISTANCE_WEIGHT = 4.0  # metres of detour that one square metre off the lane's middle is worth
 MAX_OFF_ROAD_M = 8.0
-
-
-@dataclass(frozen=True)
-class RouteSpec:
-    """A route as the file says it.
-
-    Attributes:
-        id, town: from the file.
-        keypoints_carla: (N, 3) metres, CARLA's world, N >= 2.
-    """
-
-    id: str
-    town: str
-    keypoints_carla: np.ndarray
-
-
-def load_routes(path: str | Path) -> list[RouteSpec]:
-    """Read all routes of a file, in its order.
-
-    Raises:
-        UserError: the file is missing, is not a route file, or a route is malformed; says which one.
-    """
-    path = Path(path)
-    try:
-        root = ElementTree.parse(path).getroot()
-    except OSError as error:
-        raise UserError("routes", "a readable route file", f"{path} ({error.strerror})") from error
-    except ElementTree.ParseError as error:
-        raise UserError(f"routes {path}", "well-formed XML", str(error)) from error
-    if root.tag != "routes":
-        raise UserError(f"routes {path}", "a <routes> element at the top", f"<{root.tag}>")
-    routes = [_parse_route(path, i, element) for i, element in enumerate(root.findall("route"))]
-    if not routes:
-        raise UserError(f"routes {path}", "at least one <route>", "none")
-    seen: set[str] = set()
-    for route in routes:
-        if route.id in seen:
-            raise UserError(f"routes {path}", "different route ids", f"id {route.id} twice")
-        seen.add(route.id)
-    return routes
-
-
-def _parse_route(path: Path, index: int, element: ElementTree.Element) -> RouteSpec:
-    name = f"routes {path}: route {element.get('id', f'number {index + 1}')}"
-    for key in ("id", "town"):
-        if not element.get(key):
-            raise UserError(name, f"an attribute {key}", "none")
-    if not re.fullmatch(r"\w[\w.-]*", element.attrib["id"], re.ASCII):  # it names files of a run
-        raise UserError(f"routes {path}: route number {index + 1}: id", "letters, digits, '_', '-' and '.'",
-                        element.attrib["id"])
-    positions = element.findall("waypoints/position")
-    if len(positions) < 2:
-        raise UserError(name, "at least two <waypoints><position/>", f"{len(positions)}")
-    points = []
-    for k, position in enumerate(positions):
-        try:
-            points.append([float(position.attrib[axis]) for axis in "xyz"])
-        except (KeyError, ValueError):
-            raise UserError(f"{name}: position {k + 1}", "numbers x, y and z", str(position.attrib)) from None
-    keypoints = np.array(points)
-    if not np.isfinite(keypoints).all():
-        raise UserError(name, "finite positions", "nan or inf")
-    return RouteSpec(element.attrib["id"], element.attrib["town"], keypoints)
 
 
 def plan_route(carla_map: carla.Map, spec: RouteSpec) -> RoutePlan:

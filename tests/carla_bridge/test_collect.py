@@ -16,7 +16,8 @@ from carla_bridge.collect import NANO_TASK, collect
 from carla_bridge.expert import Expert
 from carla_bridge.navigation import RoutePlan
 from carla_bridge.perturbation import NoiseBursts, sample_state
-from carla_bridge.route_planner import RoutePlanner, load_routes
+from carla_bridge.route_file import load_routes
+from carla_bridge.route_planner import RoutePlanner
 from carla_bridge.server.town import Town
 from wamdiff2_core.conversations import read_rgb
 from wamdiff2_core.dataset import read_dataset
