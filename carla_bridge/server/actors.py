@@ -16,6 +16,7 @@ from carla_bridge.server.blueprints import LIBRARY, Blueprint
 from carla_bridge.server.collisions import Box
 from carla_bridge.server.motion import Motion, Pedals
 from carla_bridge.server.poses import Pose, compose, wrap_degrees
+from carla_bridge.server.scene import RenderSignal
 from carla_bridge.server.vehicle_dynamics import advance
 from carla_bridge.server.vehicle_model import VehicleModel
 from carla_bridge.server.wire import Vector
@@ -77,6 +78,10 @@ class Actor:
     def detail(self) -> bytes:
         """Part of the world-state record that depends on the kind."""
         return b""
+
+    def render_signal(self) -> RenderSignal | None:
+        """What a traffic light or sign shows now; None for everything else."""
+        return None
 
     def record(self) -> bytes:
         """World-state record."""

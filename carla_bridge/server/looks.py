@@ -1,36 +1,71 @@
-"""How the renderer sees the world: actors as things to draw."""
+"""How the renderer sees what lives in the world."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from carla_bridge.server.actors import Actor, Vehicle, Walker
-from carla_bridge.server.scene import RenderActor
+from carla_bridge.server.scene import Lamp, RenderActor, RenderSignal, Rgb
 
-PROP_COLOR = (225, 120, 30)
-WALKER_COLORS = ((190, 60, 60), (60, 90, 170), (70, 130, 80), (210, 190, 120))
-
-
-def visible(actors: Iterable[Actor], carrier: Actor | None) -> list[RenderActor]:
-    """Everything with a body, but the camera's carrier: it rides above a box that is no good picture of a bonnet."""
-    return [look(actor) for actor in actors if actor.blueprint.solid and actor is not carrier]
+PROP_COLOR: Rgb = (225, 120, 30)
+CAR_COLOR: Rgb = (140, 140, 150)
+WALKER_COLORS: tuple[Rgb, ...] = ((190, 60, 60), (60, 90, 170), (70, 130, 80), (210, 190, 120))
+BRAKE_LAMP_FROM = 0.02  # pedal travel
 
 
-def look(actor: Actor) -> RenderActor:
-    """How the renderer sees an actor."""
+def bodies(actors: Iterable[Actor], carrier: Actor | None) -> list[RenderActor]:
+    """Everything with a body. The camera's carrier is not seen, it rides above a box that is no good picture of a
+    bonnet, but its lamps light the road.
+    """
+    return [look(actor, visible=actor is not carrier) for actor in actors if actor.blueprint.solid]
+
+
+def signals(actors: Iterable[Actor]) -> list[RenderSignal]:
+    """Traffic lights and signs."""
+    return [signal for actor in actors if (signal := actor.render_signal()) is not None]
+
+
+def look(actor: Actor, *, visible: bool = True) -> RenderActor:
+    """An actor as the renderer takes it; `visible` is False for the carrier of the camera."""
+    lamps = Lamp.NONE
     if isinstance(actor, Vehicle):
-        kind, color = "vehicle", _parse_color(actor.attributes.get("color", ""))
+        kind, color, lamps = "vehicle", _parse_color(actor.attributes.get("color", "")), _lamps(actor)
     elif isinstance(actor, Walker):
         kind, color = "walker", WALKER_COLORS[actor.id % len(WALKER_COLORS)]
     else:
         kind, color = "prop", PROP_COLOR
     p = actor.pose
-    return RenderActor(kind, p.x, p.y, p.z - actor.foot_m, p.pitch, p.yaw, p.roll, *actor.blueprint.extent_m, color)
+    return RenderActor(
+        kind,
+        p.x,
+        p.y,
+        p.z - actor.foot_m,
+        p.pitch,
+        p.yaw,
+        p.roll,
+        *actor.blueprint.extent_m,
+        color,
+        type_id=actor.type_id,
+        lamps=lamps,
+        speed_mps=math.hypot(actor.velocity[0], actor.velocity[1]),
+        visible=visible,
+    )
 
 
-def _parse_color(text: str) -> tuple[int, int, int]:
+def _lamps(vehicle: Vehicle) -> Lamp:
+    """What a client switched on, and what the pedals switch on by themselves."""
+    lamps = Lamp(vehicle.light_flags & sum(Lamp))
+    if vehicle.pedals.brake >= BRAKE_LAMP_FROM:
+        lamps |= Lamp.BRAKE
+    if vehicle.pedals.reverse:
+        lamps |= Lamp.REVERSE
+    return lamps
+
+
+def _parse_color(text: str) -> Rgb:
     try:
         r, g, b = (min(255, max(0, int(part))) for part in text.split(","))
     except ValueError:
-        return 140, 140, 150
+        return CAR_COLOR
     return r, g, b

@@ -17,10 +17,11 @@ import numpy as np
 from carla_bridge.server.actor_mesh import ACTOR_RANGE_M, actor_polygons, carla_axes
 from carla_bridge.server.ground_mesh import build_ground
 from carla_bridge.server.polygons import Polygons
-from carla_bridge.server.scene import RenderActor, RenderCamera
+from carla_bridge.server.scene import RenderActor, RenderCamera, RenderSignal
 from carla_bridge.server.sky import HAZE, Background
 from carla_bridge.server.town import Town
 from carla_bridge.server.upright_mesh import build_uprights
+from carla_bridge.server.weather import CLEAR_NOON, Weather
 
 NEAR_M = 0.25
 HAZE_M = 420.0  # distance at which 63 % of a colour is haze
@@ -44,10 +45,22 @@ class Renderer:
         self._flat = bool(np.ptp(ground.anchors_m[:, 2]) < 0.05)
         self._ground, self._solid, self._billboards = _Culled(ground), _Culled(solid), _Culled(billboards)
 
-    def render(self, camera: RenderCamera, actors: Sequence[RenderActor] = ()) -> np.ndarray:
-        """One picture, (height, width, 4) uint8 BGRA, alpha 255.
+    def render(
+        self,
+        camera: RenderCamera,
+        actors: Sequence[RenderActor] = (),
+        signals: Sequence[RenderSignal] = (),
+        weather: Weather = CLEAR_NOON,
+        time_s: float = 0.0,
+    ) -> np.ndarray:
+        """One picture, (height, width, 4) uint8 BGRA, alpha 255; the same arguments give the same bytes.
 
-        An actor whose box holds the camera is not drawn.
+        Args:
+            camera: where it is taken from. An actor whose box holds the camera is not drawn.
+            actors: everything that moves.
+            signals: traffic lights and signs.
+            weather: light, air and water.
+            time_s: simulated time; rain falls and indicators blink by it.
         """
         scale = 2 if camera.width * camera.height <= LARGEST_SUPERSAMPLED_PX else 1
         view = _View(camera, scale)
@@ -69,7 +82,7 @@ class Renderer:
             colors += view.hazy(polygons.colors, distance)
             distances.append(distance)
         for actor in actors:
-            if not view.may_see(actor) or _holds(actor, camera):
+            if not actor.visible or not view.may_see(actor) or _holds(actor, camera):
                 continue
             polygons, distance = view.visible(actor_polygons(actor))
             outlines += view.project(polygons.vertices_m)

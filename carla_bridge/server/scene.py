@@ -1,4 +1,4 @@
-"""What a picture is made of: cameras, actors, lanes, marks and scenery.
+"""What a picture is made of: cameras, actors, signals, lanes, marks and scenery.
 
 Everything here is in CARLA's left-handed world: x, y right, z up, metres; pitch, yaw (clockwise from above), roll in
 degrees, signs as in `carla.Rotation`.
@@ -7,7 +7,7 @@ degrees, signs as in `carla.Rotation`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, IntFlag
 
 import numpy as np
 
@@ -36,6 +36,23 @@ class RenderCamera:
     fov: float = 90.0
 
 
+class Lamp(IntFlag):
+    """Lamps of a vehicle that burn; bits of `carla.VehicleLightState`."""
+
+    NONE = 0
+    POSITION = 0x1
+    LOW_BEAM = 0x2
+    HIGH_BEAM = 0x4
+    BRAKE = 0x8
+    RIGHT_BLINKER = 0x10
+    LEFT_BLINKER = 0x20
+    REVERSE = 0x40
+    FOG = 0x80
+    INTERIOR = 0x100
+    SPECIAL1 = 0x200  # blue lights of emergency vehicles
+    SPECIAL2 = 0x400
+
+
 @dataclass(frozen=True)
 class RenderActor:
     """A moving thing, placed by the middle of its foot on the ground.
@@ -46,6 +63,10 @@ class RenderActor:
         pitch, yaw, roll: degrees.
         extent_x, extent_y, extent_z: half sizes, metres.
         color_rgb: body colour.
+        type_id: blueprint, such as `vehicle.ford.ambulance`; it decides the shape. Empty gives the plain one.
+        lamps: lamps that burn.
+        speed_mps: a walker at more than a stroll's start shows its legs in stride.
+        visible: False for the carrier of the camera, whose lamps still light the road.
     """
 
     kind: str
@@ -59,6 +80,50 @@ class RenderActor:
     extent_y: float = 0.92
     extent_z: float = 0.75
     color_rgb: Rgb = (140, 140, 150)
+    type_id: str = ""
+    lamps: Lamp = Lamp.NONE
+    speed_mps: float = 0.0
+    visible: bool = True
+
+
+class SignalKind(Enum):
+    """Things beside the road that traffic obeys."""
+
+    TRAFFIC_LIGHT = "traffic_light"
+    STOP = "stop"
+    YIELD = "yield"
+
+
+class LampColor(Enum):
+    """What a traffic light shows; values as `carla.TrafficLightState`."""
+
+    RED = 0
+    YELLOW = 1
+    GREEN = 2
+    OFF = 3
+
+
+@dataclass(frozen=True)
+class RenderSignal:
+    """A traffic light or sign: a pole, and a head that may hang from an arm over the lane.
+
+    Attributes:
+        kind: what it is.
+        x, y, z: foot of the pole, on the ground.
+        yaw: heading of the traffic it speaks to, degrees; its face looks the other way.
+        head_x, head_y, head_z: middle of the head or sign. Where it is not above the pole, an arm joins the two.
+        lamp: of a traffic light, what it shows.
+    """
+
+    kind: SignalKind
+    x: float
+    y: float
+    z: float
+    yaw: float
+    head_x: float
+    head_y: float
+    head_z: float
+    lamp: LampColor = LampColor.OFF
 
 
 class BoxKind(Enum):

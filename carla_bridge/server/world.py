@@ -20,12 +20,12 @@ from carla_bridge.server.arguments import RpcError
 from carla_bridge.server.contacts import ContactSolver, Hit
 from carla_bridge.server.dialect import DEFAULT_VERSION, DIALECTS, Dialect
 from carla_bridge.server.poses import Pose
-from carla_bridge.server.scene import RenderActor, RenderCamera, StaticBox
+from carla_bridge.server.scene import RenderActor, RenderCamera, RenderSignal, StaticBox
 from carla_bridge.server.sensors import GeoReference
 from carla_bridge.server.streams import StreamHub
+from carla_bridge.server.weather import CLEAR_NOON, Weather
 
 DEFAULT_DELTA_S = 0.05
-DEFAULT_WEATHER = (10.0, 0.0, 0.0, 10.0, 0.0, 70.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.03, 0.0331)
 KEPT_RENDERERS = 3
 LAYOUT_THREAD = "town-layout"
 
@@ -60,7 +60,14 @@ class Stepper(Protocol):
 class RendererLike(Protocol):
     """What the world needs of a renderer."""
 
-    def render(self, camera: RenderCamera, actors: Sequence[RenderActor] = ()) -> Any:
+    def render(
+        self,
+        camera: RenderCamera,
+        actors: Sequence[RenderActor] = (),
+        signals: Sequence[RenderSignal] = (),
+        weather: Weather = CLEAR_NOON,
+        time_s: float = 0.0,
+    ) -> Any:
         """(height, width, 4) uint8 BGRA."""
 
 
@@ -116,7 +123,7 @@ class World:
         self.traffic: Stepper | None = None
         self.frame, self.time_s, self.episode_id = 1, 0.0, 1
         self.settings = Settings()
-        self.weather: list[float] = list(DEFAULT_WEATHER)
+        self.weather: list[float] = CLEAR_NOON.as_protocol()
         self.actors: dict[int, Actor] = {}
         self.tombstones: dict[int, Actor] = {}
         self.generated: TownLike | None = None
@@ -307,8 +314,10 @@ class World:
         sensing.publish_hits(self.hub, tick, measuring, hits, self.describe)
 
     def _picture(self, camera: RenderCamera, sensor: Sensor) -> bytes:
-        seen = looks.visible(self.actors.values(), sensor.parent)
-        return self._renderer.result().render(camera, seen).tobytes()
+        actors = self.actors.values()
+        seen, signals = looks.bodies(actors, sensor.parent), looks.signals(actors)
+        weather = Weather.from_protocol(self.weather)
+        return self._renderer.result().render(camera, seen, signals, weather, self.time_s).tobytes()
 
 
 def _level(x_m: float, y_m: float) -> float:

@@ -1,7 +1,7 @@
 """Weather, street lights, traffic lights, and queries about the town's objects.
 
-The embedded world keeps the weather a client sets but does not draw it, and it has no traffic lights yet: requests that
-name one fail as they would in CARLA, those about all of them do nothing.
+The embedded world has no traffic lights yet: requests that name one fail as they would in CARLA, those about all of
+them do nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def get_weather_parameters(world: World) -> list[float]:
 
 @METHODS.returns_nothing
 def set_weather_parameters(world: World, weather: list) -> None:
-    """Remember the weather."""
+    """Set the weather that cameras see from now on."""
     world.weather = numbers(weather, WEATHER_FIELDS, "weather")
 
 

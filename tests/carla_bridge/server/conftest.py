@@ -41,7 +41,7 @@ class CountingRenderer:
     def __init__(self) -> None:
         self.calls: list[tuple[Any, list]] = []
 
-    def render(self, camera: Any, actors: Any = ()) -> np.ndarray:
+    def render(self, camera: Any, actors: Any = (), *scene: Any) -> np.ndarray:
         self.calls.append((camera, list(actors)))
         return np.full((camera.height, camera.width, 4), 7, np.uint8)
 

@@ -19,7 +19,7 @@ from wamdiff2_core.errors import InfrastructureError, UserError
 class Flat:
     """A renderer of one colour."""
 
-    def render(self, camera: Any, actors: Any = ()) -> np.ndarray:
+    def render(self, camera: Any, *scene: Any) -> np.ndarray:
         return np.zeros((camera.height, camera.width, 4), np.uint8)
 
 

@@ -1,0 +1,51 @@
+"""What the world tells the renderer about its actors."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+carla = pytest.importorskip("carla")
+
+from carla_bridge.server.actors import Actor, make_actor  # noqa: E402
+from carla_bridge.server.looks import look  # noqa: E402
+from carla_bridge.server.poses import Pose  # noqa: E402
+from carla_bridge.server.scene import Lamp  # noqa: E402
+
+pytestmark = pytest.mark.carla
+
+
+def spawned(type_id: str, **pose: float) -> Actor:
+    return make_actor(1, [0, type_id, []], Pose(**pose), random.Random(0))
+
+
+def test_lamp_bits_are_those_of_the_client():
+    states = carla.VehicleLightState
+    names = ["Position", "LowBeam", "HighBeam", "Brake", "RightBlinker", "LeftBlinker", "Reverse", "Fog", "Interior"]
+    assert [int(getattr(states, name)) for name in names] == [int(lamp) for lamp in Lamp][:9]
+
+
+def test_braking_and_reversing_light_their_lamps():
+    car = spawned("vehicle.tesla.model3")
+    assert look(car).lamps == Lamp.NONE
+    car.pedals.brake = 0.4
+    assert look(car).lamps == Lamp.BRAKE
+    car.pedals.reverse = True
+    car.light_flags = int(Lamp.LOW_BEAM) | 1 << 20  # an unknown bit
+    assert look(car).lamps == Lamp.BRAKE | Lamp.REVERSE | Lamp.LOW_BEAM
+
+
+def test_a_walker_stands_on_its_feet():
+    walker = spawned("walker.pedestrian.0001", z=0.93)
+    seen = look(walker)
+    assert (seen.kind, seen.z) == ("walker", pytest.approx(0.0))
+    walker.velocity = (0.0, -1.5, 0.0)
+    assert look(walker).speed_mps == pytest.approx(1.5)
+
+
+def test_the_blueprint_and_the_carrier_are_told():
+    cone = spawned("static.prop.constructioncone")
+    assert (look(cone).kind, look(cone).type_id) == ("prop", "static.prop.constructioncone")
+    assert look(cone).visible
+    assert not look(cone, visible=False).visible
