@@ -6,7 +6,6 @@ their own. Whatever ends the drive, the children end with it, and `results.json`
 
 from __future__ import annotations
 
-import os
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from carla_bridge.latency import LatencyMode
 from carla_bridge.planner_child import PlannerChoice
-from carla_bridge.processes import ManagedProcess, child_environment, free_ports, wait_for_port
+from carla_bridge.processes import ManagedProcess, free_ports, wait_for_port
 from carla_bridge.results import DriveResults, Outcome, RouteResult
 from carla_bridge.route_run import Patience, RouteRun, RouteSetup
 from carla_bridge.run_setup import (
@@ -228,9 +227,7 @@ class Drive:
         command = self._config.planner.command(self._config.seed, self._config.device)
         if command is not None:
             log = self._config.out / "logs" / "planner.log"
-            # Beside other work, threads of torch that wait by spinning make a plan twenty times slower.
-            environment = child_environment({"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")})
-            process = ManagedProcess("planner node", command, log, environment)
+            process = ManagedProcess("planner node", command, log)
             self._planner_process = stack.enter_context(process)
 
     def _wait_for_planner(self, node: BridgeNode) -> None:
