@@ -17,7 +17,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 help:
 	@sed -n 's/^# //p' Makefile
-	@echo "drive takes   PLANNER=nano|random|none|expert|FOLDER  ROUTES=FILE  LATENCY=lockstep|measured|MS  OUT=DIR  ROS_ARGS='-r a:=b'"
+	@echo "drive takes   PLANNER=nano|random|none|expert|route-only|constant-velocity|FOLDER  ROUTES=FILE  LATENCY=lockstep|measured|MS  OUT=DIR  ROS_ARGS='-r a:=b'"
 
 setup:
 	@tools/setup.sh

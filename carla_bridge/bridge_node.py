@@ -33,9 +33,9 @@ from std_msgs.msg import Bool
 from wamdiff2.msg import Navigation as NavigationMsg
 from wamdiff2.msg import Plan as PlanMsg
 
+from carla_bridge.agents.agent import Answer
 from carla_bridge.measurements import GnssReading, ImuReading, SimulationFrame
 from carla_bridge.navigation import RoutePlan
-from carla_bridge.route_run import Answer
 from carla_bridge.server_watch import Fault, no_fault
 from wamdiff2_core.config import CameraSpec
 from wamdiff2_core.errors import InfrastructureError, UserError

@@ -10,10 +10,10 @@ from typing import Annotated
 
 import typer
 
+from carla_bridge.agents.choice import WORDS, AgentChoice
+from carla_bridge.agents.linked import Patience
 from carla_bridge.drive import Drive, DriveConfig
 from carla_bridge.latency import LatencyMode
-from carla_bridge.planner_child import PlannerChoice
-from carla_bridge.route_run import Patience
 from wamdiff2_core.errors import UserError
 
 DEMO_ROUTES = Path(__file__).parent / "routes" / "demo.xml"
@@ -31,14 +31,15 @@ closed_loop = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 def run_closed_loop(
     context: typer.Context,
     routes: Annotated[Path, typer.Option(help="Route file (Bench2Drive's XML form).")] = DEMO_ROUTES,
-    planner: Annotated[str, typer.Option(help="nano, random, none, expert, external, or a folder.")] = "nano",
+    planner: Annotated[str, typer.Option(help="One of " + ", ".join(WORDS) + ", or a checkpoint folder.")] = "nano",
+    link: Annotated[str, typer.Option(help="How a checkpoint is asked: ros or in-process.")] = "",
     latency: Annotated[str, typer.Option(help="When plans act: lockstep, measured, or milliseconds.")] = "lockstep",
     out: Annotated[Path | None, typer.Option(help="Run folder; the default is runs/drive-TIME.")] = None,
     carla: Annotated[str, typer.Option(help="HOST:PORT of a running server; none: the embedded one is started.")] = "",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the embedded world and of a random planner.")] = 0,
     device: Annotated[str, typer.Option(help="Torch device of the planner.")] = "cpu",
     plan_wait: Annotated[float, typer.Option(min=0.1, help="Wall-clock seconds to wait for a plan.")] = 5.0,
-    video: Annotated[bool, typer.Option(help="Write drive.mp4.")] = True,
+    video: Annotated[bool, typer.Option(help="Take pictures for people, and write drive.mp4.")] = True,
 ) -> int:
     """Drive routes closed loop, and write results, report and video; arguments after -- go to ROS.
 
@@ -47,7 +48,7 @@ def run_closed_loop(
     if context.args and context.args[0] != "--ros-args":
         raise UserError("arguments", "options, or -- --ros-args with ROS arguments", " ".join(context.args))
     config = DriveConfig(
-        routes, PlannerChoice.parse(planner), out or default_out(), LatencyMode.parse(latency), carla, seed, device,
+        routes, AgentChoice.parse(planner, link), out or default_out(), LatencyMode.parse(latency), carla, seed, device,
         Patience(wait_s=plan_wait), video, tuple(context.args),
     )
     return int(Drive(config).run().exit_code)
@@ -71,7 +72,7 @@ def drive_from_parameters(arguments: Sequence[str]) -> int:
             for name, default in (("routes", str(DEMO_ROUTES)), ("checkpoint", "random"), ("latency", "lockstep"),
                                   ("out", str(default_out())), ("carla", ""), ("seed", 0), ("plan_wait_s", 5.0))
         }
-        choice = replace(PlannerChoice.parse(values["checkpoint"]), spec=values["checkpoint"], kind="external")
+        choice = replace(AgentChoice.parse(values["checkpoint"], "ros"), kind="external")
         config = DriveConfig(
             Path(values["routes"]), choice, Path(values["out"]), LatencyMode.parse(values["latency"]), values["carla"],
             values["seed"], patience=Patience(wait_s=values["plan_wait_s"]),

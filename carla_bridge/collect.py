@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
-from carla_bridge.expert import Expert
+from carla_bridge.agents.route_follower import RouteFollower
 from carla_bridge.navigation import Navigator, RoutePlan
 from carla_bridge.perturbation import NoiseBursts, sample_state
 from carla_bridge.server_watch import Fault, no_fault
 from wamdiff2_core.config import CameraSpec, PlanningTask, TargetRule
 from wamdiff2_core.control.controller import Controller, PlanInMap
 from wamdiff2_core.dataset import DatasetWriter, last_sample
-from wamdiff2_core.errors import InfrastructureError, UserError
+from wamdiff2_core.errors import UserError
 from wamdiff2_core.prompts import IMAGE_PLACEHOLDER, planning_prompt
 from wamdiff2_core.types import CameraFrame, EgoState, Observation, Plan
 from wamdiff2_core.waypoint_text import format_waypoints
@@ -58,7 +58,7 @@ class RouteDriver:
     """A route with its expert; shared by all episodes on it."""
 
     route: RoutePlan
-    expert: Expert
+    expert: RouteFollower
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ def _world(
     if not images:
         planner = RoutePlanner(Town.load(towns[0]).map)
         plans = [planner.plan(spec) for spec in specs]
-        return None, [RouteDriver(plan, Expert(plan)) for plan in plans]
+        return None, [RouteDriver(plan, RouteFollower(plan)) for plan in plans]
 
     from carla_bridge.client import CameraMount, Simulation
     from wamdiff2_core.frames import pose_from_carla
@@ -231,28 +231,17 @@ def _world(
     plans = [planner.plan(spec) for spec in specs]
     while not simulation.tick().images:
         pass
-    return simulation, [RouteDriver(plan, Expert(plan)) for plan in plans]
+    return simulation, [RouteDriver(plan, RouteFollower(plan)) for plan in plans]
 
 
 def _server(stack: ExitStack, address: str, town: str, out: Path) -> tuple[str, int, Fault]:
     """Address of the server, the given one or that of an embedded server started here, and what tells of its end."""
+    from carla_bridge.server_process import ServerProcess, parse_address
+
     if address:
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdigit():
-            raise UserError("carla", "HOST:PORT", address)
-        return host, int(port), no_fault
-    import sys
-
-    from carla_bridge.processes import ManagedProcess, free_ports, wait_for_port
-
-    port_number = free_ports(3)
-    command = [sys.executable, "-m", "carla_bridge.server", "--port", str(port_number), "--town", town]
-    process = stack.enter_context(ManagedProcess("embedded server", command, out / "server.log"))
-    try:
-        wait_for_port(port_number, process.alive, 60.0)
-    except InfrastructureError as error:
-        raise InfrastructureError(f"{error}\n{process.log_tail()}") from None
-    return "127.0.0.1", port_number, process.fault
+        return *parse_address(address), no_fault
+    server = stack.enter_context(ServerProcess(town, 0, out / "server.log"))
+    return *server.wait(), server.fault
 
 
 def _progress() -> Any:

@@ -1,23 +1,24 @@
-"""One drive: server, bridge and planner together, over the routes of a file, into a run folder.
+"""One drive: server and agent together, over the routes of a file, into a run folder.
 
-The bridge runs in this process and owns the tick; the embedded server and the planner node are children with logs of
-their own. Whatever ends the drive, the children end with it, and `results.json` holds what was driven so far.
+This process owns the tick; the embedded server and, over ROS, the planner node are children with logs of their own.
+Whatever ends the drive, the children end with it, and `results.json` holds what was driven so far.
 """
 
 from __future__ import annotations
 
-import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from carla_bridge.agents.agent import Agent
+from carla_bridge.agents.choice import AgentChoice
+from carla_bridge.agents.linked import Patience
+from carla_bridge.collect import NANO_CAMERA
 from carla_bridge.latency import LatencyMode
-from carla_bridge.planner_child import PlannerChoice
-from carla_bridge.processes import ManagedProcess, free_ports, wait_for_port
 from carla_bridge.results import DriveResults, Outcome, RouteResult
-from carla_bridge.route_run import Patience, RouteRun, RouteSetup
+from carla_bridge.route_run import PLAN_EVERY_TICKS, RouteRun, RouteSetup
 from carla_bridge.run_setup import (
     choose_ros_domain,
     describe_commit,
@@ -25,18 +26,17 @@ from carla_bridge.run_setup import (
     prepare_folder,
     signals_as_interrupts,
 )
+from carla_bridge.server_process import Address, ServerProcess, parse_address
 from carla_bridge.server_watch import Fault, no_fault
 from carla_bridge.terminal import DriveDisplay
 from wamdiff2_core.config import CameraSpec
-from wamdiff2_core.errors import ExitCode, InfrastructureError, UserError
+from wamdiff2_core.errors import InfrastructureError, UserError
 
 if TYPE_CHECKING:
     from carla_bridge.bridge_node import BridgeNode
     from carla_bridge.navigation import RoutePlan
     from carla_bridge.route_file import RouteSpec
 
-PLAN_EVERY_TICKS = 5
-SERVER_START_S, PLANNER_START_S = 90.0, 180.0
 DISPLAY_SIZE_PX = (640, 320)
 
 
@@ -46,19 +46,19 @@ class DriveConfig:
 
     Attributes:
         routes: route file in Bench2Drive's form.
-        planner: who plans.
-        latency: when plans act.
+        agent: who drives.
         out: run folder.
+        latency: when plans act.
         carla: `HOST:PORT` of a running server; empty starts the embedded one.
         seed: of the embedded world and of a random planner.
         device: torch device of the planner.
-        patience: how long plans are waited for.
-        video: whether to write `drive.mp4`.
+        patience: how long plans are waited for over ROS.
+        video: whether to take pictures for people and write `drive.mp4`.
         ros_arguments: for the bridge node.
     """
 
     routes: Path
-    planner: PlannerChoice
+    agent: AgentChoice
     out: Path
     latency: LatencyMode = field(default_factory=LatencyMode)
     carla: str = ""
@@ -68,24 +68,21 @@ class DriveConfig:
     video: bool = True
     ros_arguments: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        if self.ros_arguments and self.agent.link != "ros":
+            raise UserError("ROS arguments", f"none, as planner {self.agent.spec} runs without ROS",
+                            " ".join(self.ros_arguments))
+
     @property
     def display_camera(self) -> CameraSpec:
         """The planner's view in a size for people."""
         width, height = DISPLAY_SIZE_PX
-        return replace(self.planner.camera, name="display", width_px=width, height_px=height)
+        return replace(self.agent.camera or NANO_CAMERA, name="display", width_px=width, height_px=height)
 
-    def address(self) -> tuple[str, int] | None:
-        """Host and port of `carla`, or None for the embedded server.
-
-        Raises:
-            UserError: not HOST:PORT.
-        """
-        if not self.carla:
-            return None
-        host, _, port = self.carla.rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 65535:
-            raise UserError("carla", "HOST:PORT", self.carla)
-        return host, int(port)
+    @property
+    def label(self) -> str:
+        """What the figures may be called."""
+        return "routes only" if self.carla else "embedded world"
 
 
 class Drive:
@@ -101,11 +98,12 @@ class Drive:
 
         self._config = config
         self._specs = load_routes(config.routes)
-        self._address = config.address()
-        self._planner_process: ManagedProcess | None = None
-        self._server_process: ManagedProcess | None = None
+        self._address = parse_address(config.carla) if config.carla else None
+        self._server_fault: Fault = no_fault
         self._results = DriveResults(
-            planner=config.planner.spec,
+            label=config.label,
+            planner=config.agent.spec,
+            link=config.agent.link,
             source="",
             latency_mode=config.latency.kind,
             latency_ms=config.latency.fixed_ms,
@@ -116,7 +114,7 @@ class Drive:
             started=datetime.now(UTC).isoformat(timespec="seconds"),
             machine=describe_machine(),
             commit=describe_commit(),
-            planner_camera=config.planner.camera,
+            planner_camera=config.agent.camera,
             display_camera=config.display_camera,
             routes=(),
             routes_wanted=len(self._specs),
@@ -126,7 +124,7 @@ class Drive:
         """Start what is needed, drive every route, take everything down, and write the report.
 
         Args:
-            node: the bridge, when rclpy runs already; otherwise both are started here.
+            node: the bridge, when rclpy runs already; otherwise both are started here if the agent needs them.
 
         Raises:
             UserError: the server has no such town, or a route cannot be driven there.
@@ -154,112 +152,58 @@ class Drive:
 
     def _drive(self, stack: ExitStack, display: DriveDisplay, node: BridgeNode | None) -> None:
         display.note("starting server and planner")
-        if node is None:
-            choose_ros_domain(keep=self._config.planner.kind == "external")
-        # Children come before rclpy where that is started here: its threads and a fork do not go together well.
-        self._start_server(stack)
-        self._start_planner(stack)
-        if node is None:
-            node = self._start_bridge(stack)
-        node.camera = self._config.planner.camera
-        node.fault, node.server_fault = self._planner_fault, self._server_fault
-        if self._config.planner.expects_plans:
-            self._wait_for_planner(node)
-        address = self._address or ("127.0.0.1", self._wait_for_server())
+        config, logs = self._config, self._config.out / "logs"
+        if config.agent.link == "ros" and node is None:
+            choose_ros_domain(keep=config.agent.kind == "external")
+        server = None
+        if self._address is None:
+            server = stack.enter_context(ServerProcess(self._specs[0].town, config.seed, logs / "server.log"))
+            self._server_fault = server.fault
+        agent = self._open_agent(stack, node)
+        address = self._address or server.wait()  # type: ignore[union-attr]
         display.note("planning routes")
-        routes = self._plan_routes(address)
-        for route in routes:
+        for route in self._plan_routes(address):
             display.begin_route()
-            result = self._drive_route(route, address, node, display)
+            result = self._drive_route(route, address, agent, display)
             display.end_route(result)
             self._results = replace(self._results, routes=(*self._results.routes, result))
-            self._results.save(self._config.out)
+            self._results.save(config.out)
             if result.outcome in (Outcome.SERVER_LOST, Outcome.INTERRUPTED):
                 error = result.reason if result.outcome is Outcome.SERVER_LOST else ""
                 self._results = replace(self._results, error=error)
                 break
 
-    def _drive_route(
-        self, route: RoutePlan, address: tuple[str, int], node: BridgeNode, display: DriveDisplay
-    ) -> RouteResult:
+    def _open_agent(self, stack: ExitStack, node: BridgeNode | None) -> Agent:
+        config = self._config
+        if config.agent.link == "ros":
+            from carla_bridge.agents.ros_planner import RosPlanner
+
+            planner = RosPlanner(config.agent, config.seed, config.device, config.out / "logs" / "planner.log",
+                                 config.patience, config.ros_arguments, node)
+            return stack.enter_context(planner).connect(self._server_fault)
+        agent = config.agent.make(config.seed, config.device)
+        stack.callback(agent.close)
+        return agent
+
+    def _drive_route(self, route: RoutePlan, address: Address, agent: Agent, display: DriveDisplay) -> RouteResult:
         from carla_bridge.client import CameraMount, Simulation
         from carla_bridge.recorder import RouteRecorder
         from wamdiff2_core.control.controller import Controller
 
-        specs = (self._config.planner.camera, self._config.display_camera)
+        specs = [*agent.needs.cameras, *([self._config.display_camera] if self._config.video else [])]
         cameras = [CameraMount(spec, PLAN_EVERY_TICKS) for spec in specs]
-        node.show_route(route)
-        setup = RouteSetup(
-            route, self._config.planner.target_rule, self._config.planner.camera.name, self._config.display_camera.name,
-            self._config.latency, self._config.patience, self._config.planner.expects_plans,
-        )
+        setup = RouteSetup(route, self._config.display_camera.name if self._config.video else "", self._config.latency)
         with RouteRecorder(self._config.out / "routes" / route.route_id, route) as recorder, \
                 Simulation(*address, ego_pose=route.start, cameras=cameras, town=route.town,
-                           fault=self._server_fault) as simulation:
-            run = RouteRun(setup, simulation, node, Controller(), recorder, display.update)
+                           inertial=agent.needs.inertial, fault=self._server_fault) as simulation:
+            agent.start(route, simulation.map)
+            run = RouteRun(setup, simulation, agent, Controller(), recorder, display.update)
             result = run.drive()
         if run.source:
             self._results = replace(self._results, source=run.source)
         return result
 
-    def _start_server(self, stack: ExitStack) -> None:
-        if self._address is not None:
-            return
-        self._port = free_ports(3)
-        command = [sys.executable, "-m", "carla_bridge.server", "--port", str(self._port),
-                   "--town", self._specs[0].town, "--seed", str(self._config.seed)]
-        process = ManagedProcess("embedded server", command, self._config.out / "logs" / "server.log")
-        self._server_process = stack.enter_context(process)
-
-    def _wait_for_server(self) -> int:
-        server = self._server_process
-        assert server is not None
-        try:
-            wait_for_port(self._port, server.alive, SERVER_START_S)
-        except InfrastructureError as error:
-            if server.returncode == ExitCode.WRONG_USE:
-                raise UserError(f"routes {self._config.routes}", "a town that the embedded server has",
-                                self._specs[0].town, server.log_tail(1)) from None
-            raise InfrastructureError(f"{error}: {server.log_tail(1)}") from None
-        return self._port
-
-    def _start_planner(self, stack: ExitStack) -> None:
-        command = self._config.planner.command(self._config.seed, self._config.device)
-        if command is not None:
-            log = self._config.out / "logs" / "planner.log"
-            process = ManagedProcess("planner node", command, log)
-            self._planner_process = stack.enter_context(process)
-
-    def _wait_for_planner(self, node: BridgeNode) -> None:
-        process = self._planner_process
-        try:
-            node.wait_for_planner(process.alive if process is not None else lambda: True, PLANNER_START_S)
-        except InfrastructureError as error:
-            if process is None:
-                raise
-            tail = process.log_tail(1)
-            if process.returncode == ExitCode.WRONG_USE:
-                raise UserError("planner", "one that can be loaded", self._config.planner.spec, tail) from None
-            raise InfrastructureError(f"{error}: {tail}") from None
-
-    def _start_bridge(self, stack: ExitStack) -> BridgeNode:
-        import rclpy
-
-        from carla_bridge.bridge_node import BridgeNode, start_ros
-
-        start_ros(self._config.ros_arguments)
-        stack.callback(rclpy.try_shutdown)
-        node = BridgeNode()
-        stack.callback(node.close)
-        return node
-
-    def _planner_fault(self) -> str:
-        return "" if self._planner_process is None else self._planner_process.fault()
-
-    def _server_fault(self) -> str:
-        return "" if self._server_process is None else self._server_process.fault()
-
-    def _plan_routes(self, address: tuple[str, int]) -> list[RoutePlan]:
+    def _plan_routes(self, address: Address) -> list[RoutePlan]:
         """Plan every route on the server's own map, so that a bad one is told before the first is driven."""
         from carla_bridge.report.lanes import save_lanes
         from carla_bridge.route_planner import RoutePlanner
@@ -274,7 +218,7 @@ class Drive:
         return [planners[spec.town].plan(spec) for spec in self._specs]
 
 
-def server_map(address: tuple[str, int], spec: RouteSpec, fault: Fault = no_fault) -> Any:
+def server_map(address: Address, spec: RouteSpec, fault: Fault = no_fault) -> Any:
     """The `carla.Map` that the server has for a route's town; `fault` tells of the server's end."""
     from carla_bridge.client import Simulation
     from wamdiff2_core.frames import pose_from_carla

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from carla_bridge.expert import Expert
+from carla_bridge.agents.route_follower import RouteFollower
 from carla_bridge.navigation import RoutePlan
 from wamdiff2_core.types import Pose2D, VehicleCommand
 
@@ -34,7 +34,7 @@ class StartState:
     progress_m: float
 
 
-def sample_state(route: RoutePlan, expert: Expert, rng: np.random.Generator) -> StartState:
+def sample_state(route: RoutePlan, expert: RouteFollower, rng: np.random.Generator) -> StartState:
     """Draw a state along a route.
 
     Place: uniform from start to goal, but curves and the way to them count twice. Offset: half of the states within

@@ -51,11 +51,12 @@ class RouteRecorder:
         self.plans.append(record)
         self._plans.write(json.dumps(dataclasses.asdict(record)) + "\n")
 
-    def pictures(self, name: str, planner: CameraFrame, display: CameraFrame | None) -> None:
+    def pictures(self, name: str, planner: CameraFrame | None, display: CameraFrame | None) -> None:
         """Store the pictures of one moment as `name`; without a display camera the planner's stands in."""
         for folder, frame, quality in (("model", planner, 90), ("frames", display or planner, 82)):
-            jpeg = simplejpeg.encode_jpeg(np.ascontiguousarray(frame.rgb), quality=quality, colorspace="RGB")
-            (self.folder / folder / name).write_bytes(jpeg)
+            if frame is not None:
+                jpeg = simplejpeg.encode_jpeg(np.ascontiguousarray(frame.rgb), quality=quality, colorspace="RGB")
+                (self.folder / folder / name).write_bytes(jpeg)
 
     def close(self) -> None:
         """Flush and close the files."""

@@ -8,7 +8,7 @@ A run folder holds::
     routes/<id>/plans.jsonl      one PlanRecord a line, wall-clock latencies included
     routes/<id>/route.json       the planned route, map frame
     routes/<id>/frames/*.jpg     display camera, named by the stamp in milliseconds since the route began
-    routes/<id>/model/*.jpg      what the planner's camera showed at the same stamps
+    routes/<id>/model/*.jpg      what the planner's camera showed at the same stamps, if it has one
     logs/                        output of the processes that were started
     index.html, drive.mp4        the report
 
@@ -28,7 +28,7 @@ from typing import Any
 from wamdiff2_core.config import CameraSpec, Strict, parse
 from wamdiff2_core.errors import ExitCode, UserError
 
-SCHEMA = 1
+SCHEMA = 2
 RESULTS_NAME = "results.json"
 
 
@@ -41,6 +41,7 @@ class Outcome(StrEnum):
     BLOCKED = "blocked"
     TIMEOUT = "timeout"
     PLANNER_LOST = "planner lost"
+    AGENT_CRASHED = "agent crashed"
     SERVER_LOST = "server lost"
     INTERRUPTED = "interrupted"
 
@@ -122,7 +123,9 @@ class DriveResults(Strict):
     """A whole drive, `results.json`.
 
     Attributes:
-        planner: planner as it was asked for (`nano`, `random`, `none`, `expert` or a folder).
+        label: what the figures may be called: `embedded world` or `routes only`.
+        planner: planner as it was asked for, a word such as `nano` or a folder.
+        link: how it is asked: `ros` or `in-process`.
         source: what signed the plans: checkpoint hash, or the name of the planner.
         latency_mode: `lockstep`, `measured` or `fixed`.
         latency_ms: the delay of `fixed`, in simulated milliseconds.
@@ -133,7 +136,7 @@ class DriveResults(Strict):
         started: ISO 8601 time of the start, UTC.
         machine: processor, cores, operating system and Python.
         commit: commit of the working tree, empty outside of one.
-        planner_camera: camera the planner sees, in base_link.
+        planner_camera: camera the planner sees, in base_link; None for one that sees none.
         display_camera: camera of the pictures and the video, in base_link.
         routes: one result a driven route, in the order of the file.
         routes_wanted: how many routes the drive was asked for.
@@ -141,7 +144,9 @@ class DriveResults(Strict):
         schema: version of this schema.
     """
 
+    label: str
     planner: str
+    link: str
     source: str
     latency_mode: str
     latency_ms: float
@@ -152,7 +157,7 @@ class DriveResults(Strict):
     started: str
     machine: str
     commit: str
-    planner_camera: CameraSpec
+    planner_camera: CameraSpec | None
     display_camera: CameraSpec
     routes: tuple[RouteResult, ...]
     routes_wanted: int

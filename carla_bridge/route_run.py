@@ -1,50 +1,33 @@
 """One route, from the first frame to the verdict: the loop that joins world, planner and controller.
 
-The controller sees plans and the ego state, nothing else; the route reaches the planner as target points and a command.
+The controller sees plans and the ego state, nothing else; the route reaches a planner as target points and a command.
 Wall time stands still for the world while a plan is awaited; `latency` says when the plan acts in simulated time.
 """
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from carla_bridge.agents.agent import Agent, Answer, Frame, View
 from carla_bridge.judge import RouteJudge, RouteLimits, Verdict
 from carla_bridge.latency import LatencyMode, PlanSchedule
 from carla_bridge.navigation import Navigator, RoutePlan
 from carla_bridge.recorder import RouteRecorder
 from carla_bridge.results import Outcome, PlanRecord, RouteResult, Tick
-from wamdiff2_core.config import TargetRule
 from wamdiff2_core.control.controller import Controller, PlanInMap
-from wamdiff2_core.errors import InfrastructureError
-from wamdiff2_core.types import CameraFrame, EgoState, Navigation, Plan, VehicleCommand
+from wamdiff2_core.errors import InfrastructureError, UserError
+from wamdiff2_core.types import Navigation, Plan, VehicleCommand
 
+LOG = logging.getLogger(__name__)
 HOLD = VehicleCommand(0.0, -3.0)
-STARTING_TICKS, STARTING_PICTURES = 200, 3
-
-
-class Contact(Protocol):
-    """The ego vehicle touched something; `measurements.Collision` is one."""
-
-    @property
-    def other_type(self) -> str: ...
-
-
-class Frame(Protocol):
-    """One simulation step; `measurements.SimulationFrame` is one."""
-
-    @property
-    def stamp_ns(self) -> int: ...
-    @property
-    def ego(self) -> EgoState: ...
-    @property
-    def images(self) -> Mapping[str, CameraFrame]: ...
-    @property
-    def collisions(self) -> Sequence[Contact]: ...
+PLAN_EVERY_TICKS = 5
+STARTING_TICKS, STARTING_MOMENTS = 200, 3
 
 
 class World(Protocol):
@@ -52,76 +35,8 @@ class World(Protocol):
 
     def tick(self) -> Frame: ...
     def apply(self, command: VehicleCommand) -> None: ...
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A plan and the wall time it took from sending its frame to receiving it."""
-
-    plan: Plan
-    wall_ns: int
-
-
-class PlannerLink(Protocol):
-    """The way to the planner and back; `bridge_node.BridgeNode` is one, over ROS topics."""
-
-    def publish_tick(self, frame: Frame) -> None:
-        """Show a step to whoever listens: clock, odometry and inertial sensors."""
-
-    def send(self, frame: Frame, navigation: Navigation) -> None:
-        """Give the planner a camera frame and what belongs to it."""
-
-    def wait(self, stamp_ns: int, timeout_s: float) -> Answer | None:
-        """The plan made from the frame of `stamp_ns`, or None when it did not come within `timeout_s` of wall time."""
-
-    def heard(self) -> int:
-        """How many plans have come so far, late ones included."""
-
-    def fault(self) -> str:
-        """What is known about the planner's failure, such as the signal that ended it; empty when nothing is."""
-
-
-@dataclass(frozen=True)
-class Patience:
-    """How long the bridge waits for a plan, wall clock.
-
-    Attributes:
-        wait_s: for the plan of a frame, while plans come.
-        lost_wait_s: for the plan of a frame after one was missed, until a plan comes again, while the vehicle brakes.
-        standing_wait_s: the same once it stands: nothing is lost by giving a slow planner time to come back.
-    """
-
-    wait_s: float = 5.0
-    lost_wait_s: float = 0.05
-    standing_wait_s: float = 1.0
-
-
-class PlannerWatch:
-    """Asks for plans, and knows whether the planner still answers."""
-
-    def __init__(self, link: PlannerLink, patience: Patience, expects_plans: bool) -> None:
-        self._link, self._patience, self._expects = link, patience, expects_plans
-        self._heard_at_loss = 0
-        self.lost = False
-
-    def ask(self, stamp_ns: int, standing: bool) -> Answer | None:
-        """The answer to the frame just sent; None without a planner, or when it did not come."""
-        if not self._expects:
-            return None
-        patience = self._patience
-        # A plan for an older frame is of no use, but tells that the planner lives.
-        given_up = self.lost and self._link.heard() == self._heard_at_loss
-        lost_wait_s = patience.standing_wait_s if standing and not self._link.fault() else patience.lost_wait_s
-        answer = self._link.wait(stamp_ns, lost_wait_s if given_up else patience.wait_s)
-        if answer is None and not given_up:
-            self._heard_at_loss = self._link.heard()
-        self.lost = answer is None
-        return answer
-
-    def describe(self) -> str:
-        """Why there are no plans, with the wait."""
-        fault = self._link.fault()
-        return f"no plan within {self._patience.wait_s:g} s of wall time" + (f" ({fault})" if fault else "")
+    def surroundings(self) -> Any:
+        """What is around the ego vehicle on the step of the last `tick`; a `surroundings.Surroundings`."""
 
 
 @dataclass(frozen=True)
@@ -136,28 +51,24 @@ class Progress:
     latency_ms: float
 
 
+class AgentError(RuntimeError):
+    """An agent raised instead of answering."""
+
+
 @dataclass(frozen=True)
 class RouteSetup:
     """All that is fixed for a route.
 
     Attributes:
         route: the path.
-        target_rule: which points of it the planner is shown.
-        camera: name of the planner's camera, whose pictures set the pace of planning.
-        display_camera: name of the camera of the recorded pictures.
+        display_camera: name of the camera of the recorded pictures; empty without.
         latency: when plans act.
-        patience: how long plans are waited for.
-        expects_plans: False to drive without a planner.
         limits: what ends the route.
     """
 
     route: RoutePlan
-    target_rule: TargetRule
-    camera: str = "front"
-    display_camera: str = "display"
+    display_camera: str = ""
     latency: LatencyMode = field(default_factory=LatencyMode)
-    patience: Patience = Patience()
-    expects_plans: bool = True
     limits: RouteLimits = field(default_factory=RouteLimits)
 
 
@@ -169,16 +80,30 @@ class RouteRun:
     """
 
     def __init__(
-        self, setup: RouteSetup, world: World, link: PlannerLink, controller: Controller, recorder: RouteRecorder,
+        self, setup: RouteSetup, world: World, agent: Agent, controller: Controller, recorder: RouteRecorder,
         on_progress: Callable[[Progress], None] = lambda progress: None,
     ) -> None:
+        """Join them.
+
+        Args:
+            setup: route and rules.
+            world: at the route's start, with the agent's cameras and the display camera mounted.
+            agent: already started on the route.
+            controller: turns plans into commands.
+            recorder: of the route's files.
+            on_progress: told of every tick.
+        """
         self.source = ""
-        self._setup, self._world, self._link, self._recorder = setup, world, link, recorder
+        self._setup, self._world, self._agent, self._recorder = setup, world, agent, recorder
         self._controller, self._on_progress = controller, on_progress
-        self._navigator = Navigator(setup.route, setup.target_rule)
+        cameras = [camera.name for camera in agent.needs.cameras]
+        self._camera = cameras[0] if cameras else ""
+        self._pace = self._camera or setup.display_camera
+        self._navigator = Navigator(setup.route, agent.needs.target_rule)
         self._judge = RouteJudge(setup.route.length_m, setup.limits)
         self._schedule: PlanSchedule[PlanInMap] = PlanSchedule()
-        self._watch = PlannerWatch(link, setup.patience, setup.expects_plans)
+        self._lost = False
+        self._ticks = 0
         self._start_ns = 0
         self._driven_m = 0.0
         self._plans_received = 0
@@ -186,12 +111,17 @@ class RouteRun:
         self._began = time.monotonic()
 
     def drive(self) -> RouteResult:
-        """Drive until the verdict. A lost server or Ctrl-C ends the route with what was driven so far, and a result."""
+        """Drive until the verdict.
+
+        A lost server, an agent that raises, or Ctrl-C ends the route with what was driven so far, and a result.
+        """
         self._controller.reset()
         try:
             verdict = self._loop()
         except InfrastructureError as error:
             verdict = Verdict(Outcome.SERVER_LOST, str(error))
+        except AgentError as error:
+            verdict = Verdict(Outcome.AGENT_CRASHED, str(error))
         except KeyboardInterrupt:
             verdict = Verdict(Outcome.INTERRUPTED, "stopped by the user")
         return self._result(verdict)
@@ -201,8 +131,8 @@ class RouteRun:
         self._start_ns = frame.stamp_ns
         while True:
             navigation = self._navigator.update(frame.ego.map_from_base)
-            self._link.publish_tick(frame)
-            if self._setup.camera in frame.images and not self._schedule.busy(frame.stamp_ns):
+            self._agent.watch(frame)
+            if self._due(frame) and not self._schedule.busy(frame.stamp_ns):
                 self._plan(frame, navigation)
             in_force = self._schedule.in_force(frame.stamp_ns)
             command = self._controller.step(in_force, frame.ego, frame.stamp_ns)
@@ -215,30 +145,37 @@ class RouteRun:
             if verdict is not None:
                 return verdict
             self._world.apply(command)
-            frame = self._world.tick()
+            frame = self._tick()
+
+    def _tick(self) -> Frame:
+        self._ticks += 1
+        return self._world.tick()
+
+    def _due(self, frame: Frame) -> bool:
+        """Whether a plan is wanted: with every picture of the camera that sets the pace, or as often without one."""
+        return self._pace in frame.images if self._pace else self._ticks % PLAN_EVERY_TICKS == 0
 
     def _first_frame(self) -> Frame:
-        """Brake from one picture of the planner's camera to the third, where the route begins.
+        """Brake from one moment that a plan is due to the third, where the route begins.
 
-        The brake acts with a lag. Counted from a picture, its state at the beginning is the same in every drive,
+        The brake acts with a lag. Counted from such a moment, its state at the beginning is the same in every drive,
         however many ticks the sensors took to come alive.
         """
-        pictures = 0
+        moments = 0
         for _ in range(STARTING_TICKS):
-            frame = self._world.tick()
-            pictures += self._setup.camera in frame.images
-            if pictures == STARTING_PICTURES:
+            frame = self._tick()
+            moments += self._due(frame)
+            if moments == STARTING_MOMENTS:
                 return frame
-            if pictures:
+            if moments:
                 self._world.apply(HOLD)
-        raise InfrastructureError(f"camera {self._setup.camera}: no pictures in {STARTING_TICKS} ticks")
+        raise InfrastructureError(f"camera {self._pace}: no pictures in {STARTING_TICKS} ticks")
 
     def _plan(self, frame: Frame, navigation: Navigation) -> None:
-        """Send a frame, wait for its plan, and let it act when the latency mode says."""
-        self._link.send(frame, navigation)
-        was_lost = self._watch.lost
-        standing = abs(frame.ego.speed_mps) < self._setup.limits.standing_mps
-        answer = self._watch.ask(frame.stamp_ns, standing)
+        """Show the agent a moment, and let its plan act when the latency mode says."""
+        answer = self._ask(frame, navigation)
+        silence = "" if answer is not None else self._agent.silence()
+        was_lost, self._lost = self._lost, bool(silence)
         t_s = (frame.stamp_ns - self._start_ns) * 1e-9
         delay_ns = 0
         if answer is not None:
@@ -251,11 +188,21 @@ class RouteRun:
                 self._schedule.offer(PlanInMap(answer.plan, frame.ego.map_from_base), frame.stamp_ns + delay_ns)
             if was_lost:
                 self._judge.planner_back()
-        elif self._watch.lost:
+        elif silence:
             self._schedule.clear()
             if not was_lost:
-                self._judge.planner_lost(t_s, frame.ego, self._watch.describe())
-        self._record_plan(frame, navigation, answer, delay_ns)
+                self._judge.planner_lost(t_s, frame.ego, silence)
+        self._record_plan(frame, navigation, answer, delay_ns, silence)
+
+    def _ask(self, frame: Frame, navigation: Navigation) -> Answer | None:
+        surroundings = self._world.surroundings() if self._agent.needs.surroundings else None
+        try:
+            return self._agent.act(View(frame, navigation, surroundings))
+        except (InfrastructureError, UserError):
+            raise
+        except Exception as error:
+            LOG.exception("agent %s failed", self._agent.name)
+            raise AgentError(f"{type(error).__name__}: {error}") from error
 
     def _record_tick(self, frame: Frame, command: VehicleCommand, in_force: PlanInMap | None) -> None:
         ego, pose = frame.ego, frame.ego.map_from_base
@@ -274,18 +221,22 @@ class RouteRun:
             self._plans_received, self._latest_ms,
         ))
 
-    def _record_plan(self, frame: Frame, navigation: Navigation, answer: Answer | None, delay_ns: int) -> None:
+    def _record_plan(
+        self, frame: Frame, navigation: Navigation, answer: Answer | None, delay_ns: int, silence: str
+    ) -> None:
         t_ns = frame.stamp_ns - self._start_ns
-        image = f"{t_ns // 1_000_000:07d}.jpg"
-        self._recorder.pictures(image, frame.images[self._setup.camera], frame.images.get(self._setup.display_camera))
+        seen, shown = frame.images.get(self._camera), frame.images.get(self._setup.display_camera)
+        image = ""
+        if seen is not None or shown is not None:
+            image = f"{t_ns // 1_000_000:07d}.jpg"
+            self._recorder.pictures(image, seen, shown)
         pose = frame.ego.map_from_base
         plan = answer.plan if answer is not None else Plan(frame.stamp_ns, None)
-        missing = "no planner" if not self._setup.expects_plans else self._watch.describe()
         self._recorder.plan(PlanRecord(
             t_ns=t_ns, pose=(pose.x_m, pose.y_m, pose.yaw_rad), speed_mps=frame.ego.speed_mps,
             command=navigation.command.name, targets_m=navigation.targets_m.tolist(),
             received=answer is not None, ok=answer is not None and plan.check.ok and plan.waypoints is not None,
-            message=plan.check.message if answer is not None else missing, text=plan.text,
+            message=plan.check.message if answer is not None else silence or "no planner", text=plan.text,
             waypoints_m=[] if plan.waypoints is None else plan.waypoints.xy_m.tolist(),
             dt_s=0.0 if plan.waypoints is None else plan.waypoints.dt_s,
             wall_ms=answer.wall_ns / 1e6 if answer is not None else 0.0, acts_after_ms=delay_ns / 1e6,
@@ -300,7 +251,7 @@ class RouteRun:
         ticks, plans = self._recorder.ticks, self._recorder.plans
         received = [record for record in plans if record.received]
         decoded = [record for record in received if record.forwards]
-        expects = self._setup.expects_plans
+        missing = sum(not record.received for record in plans) if self._agent.silence() else 0
         return RouteResult(
             route_id=self._setup.route.route_id, town=self._setup.route.town,
             outcome=verdict.outcome, reason=verdict.reason,
@@ -312,7 +263,7 @@ class RouteRun:
             frames_sent=len(plans), plans=len(received),
             plans_unreadable=sum(not record.ok and not record.waypoints_m for record in received),
             plans_refused=sum(not record.ok and bool(record.waypoints_m) for record in received),
-            plans_missing=sum(not record.received for record in plans) if expects else 0,
+            plans_missing=missing,
             latency_ms=latency_figures([record.wall_ms for record in received]),
             decode={
                 name: round(float(np.mean([getattr(record, name) for record in decoded])), 3)

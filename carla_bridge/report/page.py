@@ -92,10 +92,11 @@ def _setup(results: DriveResults) -> list[tuple[str, str]]:
     }
     camera = results.planner_camera
     rows = [
-        ("planner", results.planner), ("plans signed by", results.source or "nobody"),
+        ("planner", f"{results.planner}, {results.link}"), ("plans signed by", results.source or "nobody"),
         ("latency mode", modes.get(results.latency_mode, results.latency_mode)),
-        ("camera", f"{camera.name}, {camera.width_px} x {camera.height_px} px, {camera.hfov_deg:g}° wide, "
-                   f"{camera.z_m:g} m above ground"),
+        ("camera", "none" if camera is None else
+         f"{camera.name}, {camera.width_px} x {camera.height_px} px, {camera.hfov_deg:g}° wide, "
+         f"{camera.z_m:g} m above ground"),
         ("town", ", ".join(sorted({route.town for route in results.routes})) or "none"),
         ("routes", results.routes_file), ("server", results.server), ("seed", str(results.seed)),
         ("date", results.started.replace("T", " ").replace("+00:00", " UTC")), ("machine", results.machine),
@@ -160,7 +161,7 @@ def _planned_speed(plan: PlanRecord) -> float:
 
 def _pictures(results: DriveResults, route_folder: Path, plans: list[PlanRecord]) -> list[Picture]:
     """Pictures spread over the drive; those in the middle of a turn first, as they show most."""
-    with_image = [plan for plan in plans if (route_folder / "frames" / plan.image).is_file()]
+    with_image = [plan for plan in plans if plan.image and (route_folder / "frames" / plan.image).is_file()]
     if not with_image:
         return []
     chosen = {round(i) for i in np.linspace(0, len(with_image) - 1, PICTURES_PER_ROUTE)}

@@ -75,7 +75,7 @@ class _RouteFilm:
         frame = None
         for plan in self._plans:
             file = self._folder / "frames" / plan.image
-            if file.is_file():
+            if plan.image and file.is_file():
                 frame = self._compose(simplejpeg.decode_jpeg(file.read_bytes(), "RGB"), plan)
                 yield frame
         if frame is not None:
@@ -88,9 +88,10 @@ class _RouteFilm:
         canvas[: VIEW_PX[1], : VIEW_PX[0]] = cv2.resize(drawn, VIEW_PX, interpolation=cv2.INTER_AREA)
         until = int(np.searchsorted(self._t_s, plan.t_ns * 1e-9, side="right"))
         canvas[:SIDE_PX, VIEW_PX[0] :] = self._map.draw(self._driven[:until], plan)
-        seen = simplejpeg.decode_jpeg((self._folder / "model" / plan.image).read_bytes(), "RGB")
-        pane = SIZE_PX[1] - SIDE_PX
-        canvas[SIDE_PX:, VIEW_PX[0] :] = cv2.resize(seen, (SIDE_PX, pane), interpolation=cv2.INTER_NEAREST)
+        if self._results.planner_camera is not None:
+            seen = simplejpeg.decode_jpeg((self._folder / "model" / plan.image).read_bytes(), "RGB")
+            pane = SIZE_PX[1] - SIDE_PX
+            canvas[SIDE_PX:, VIEW_PX[0] :] = cv2.resize(seen, (SIDE_PX, pane), interpolation=cv2.INTER_NEAREST)
         self._draw_speed(canvas, until)
         return self._write(canvas, plan, until)
 
@@ -129,7 +130,8 @@ class _RouteFilm:
         draw.text((606, 374), f"{self._top_mps:.0f}", SOFT, self._small)
         draw.rectangle((0, VIEW_PX[1], VIEW_PX[0], VIEW_PX[1] + 3), EDGE)
         draw.rectangle((0, VIEW_PX[1], VIEW_PX[0] * share, VIEW_PX[1] + 3), TEAL)
-        _label(draw, (VIEW_PX[0] + 8, SIDE_PX + 6), "what the planner sees", self._small)
+        seen = "what the planner sees" if results.planner_camera is not None else "no camera: it knows the route"
+        _label(draw, (VIEW_PX[0] + 8, SIDE_PX + 6), seen, self._small)
         return np.asarray(image)
 
     def _with_verdict(self, frame: np.ndarray) -> np.ndarray:

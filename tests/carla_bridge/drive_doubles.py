@@ -8,8 +8,10 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from carla_bridge.agents.agent import Answer, Needs
+from carla_bridge.agents.linked import LinkedPlanner, Patience
 from carla_bridge.navigation import RoutePlan
-from carla_bridge.route_run import Answer
+from wamdiff2_core.config import CameraSpec, TargetRule
 from wamdiff2_core.types import (
     CameraFrame,
     Check,
@@ -24,6 +26,7 @@ from wamdiff2_core.types import (
 
 TICK_NS = 50_000_000
 START_NS = 7 * TICK_NS
+PATIENT = Patience()
 
 
 def straight_route(length_m: float = 60.0) -> RoutePlan:
@@ -104,6 +107,9 @@ class FakeLink:
     late: int = 0
     why: str = "it was ended by SIGKILL"
 
+    def show_route(self, route: RoutePlan) -> None:
+        """Nobody looks."""
+
     def publish_tick(self, frame: FakeFrame) -> None:
         """Nobody listens."""
 
@@ -123,3 +129,8 @@ class FakeLink:
 
     def fault(self) -> str:
         return self.why
+
+
+def linked(link: FakeLink, patience: Patience = PATIENT) -> LinkedPlanner:
+    """The agent at the end of a link, with one camera and target points 10 and 20 m ahead."""
+    return LinkedPlanner(link, Needs((CameraSpec(),), target_rule=TargetRule("arc_length", (10.0, 20.0))), patience)

@@ -16,8 +16,8 @@ import pytest
 
 carla = pytest.importorskip("carla", reason="needs the carla client library")
 
+from carla_bridge.agents.route_follower import RouteFollower  # noqa: E402
 from carla_bridge.client import CameraMount, Simulation  # noqa: E402
-from carla_bridge.expert import Expert  # noqa: E402
 from carla_bridge.navigation import Navigator  # noqa: E402
 from carla_bridge.processes import ManagedProcess, free_ports, wait_for_port  # noqa: E402
 from carla_bridge.route_file import load_routes  # noqa: E402
@@ -177,7 +177,7 @@ def test_the_expert_drives_a_demo_route_within_a_metre(server_port: int, start: 
         inertial=False, timeout_s=20.0,
     ) as simulation:
         route = RoutePlanner(simulation.map).plan(load_routes(DEMO)[0])
-        expert, navigator, controller = Expert(route), Navigator(route, RULE), Controller()
+        expert, navigator, controller = RouteFollower(route), Navigator(route, RULE), Controller()
         plan, deviations, contacts = None, [], []
         for _ in range(1600):
             frame = simulation.tick()

@@ -17,7 +17,8 @@ pytest.importorskip("rclpy", reason="needs the [ros] extra")
 pytest.importorskip("wamdiff2.msg", reason="needs the built messages: WAMDIFF2_ROS=1 pip install")
 pytest.importorskip("carla", reason="needs the carla client library")
 
-from carla_bridge.planner_child import PlannerChoice
+from carla_bridge.agents.choice import AgentChoice
+from carla_bridge.agents.ros_planner import planner_command
 from carla_bridge.processes import ManagedProcess, child_environment
 from carla_bridge.results import DriveResults, Outcome, read_plans, read_ticks
 from carla_bridge.run_setup import choose_ros_domain
@@ -84,7 +85,7 @@ def command_line(pid):
 @pytest.fixture
 def straight_planner(domain, tmp_path):
     """A planner node that somebody else has started, wired to the bridge as a drive wires its own."""
-    arguments = PlannerChoice.parse("random").command(seed=0, device="cpu")
+    arguments = planner_command(AgentChoice.parse("random"), seed=0, device="cpu")
     at = arguments.index("--ros-args")
     node = [sys.executable, str(Path(__file__).with_name("straight_node.py")), *arguments[at:]]
     with ManagedProcess("straight planner", node, tmp_path / "planner.log", environment()) as process:
@@ -100,7 +101,7 @@ def test_expert_completes_a_route_with_the_embedded_server_and_leaves_report_fil
     assert results.source == "expert"
     assert results.routes[0].plans == results.routes[0].frames_sent
     assert results.routes[0].max_deviation_m < 0.5
-    for name in ("index.html", "drive.mp4", "map.json", "logs/server.log", "logs/planner.log"):
+    for name in ("index.html", "drive.mp4", "map.json", "logs/server.log"):
         assert (out / name).stat().st_size > 0 or name.startswith("logs"), name
     last = done.stdout.strip().splitlines()[-1]
     assert last.startswith("1/1 routes completed")
@@ -176,7 +177,7 @@ def test_sigterm_takes_the_children_down_and_leaves_the_results(tmp_path):
         trajectory = tmp_path / "run" / "routes" / "short" / "trajectory.csv"
         assert eventually(lambda: lines(trajectory) > 60)
         started = children(drive.pid)
-        assert len(started) == 2
+        assert len(started) == 1
         drive.send_signal(signal.SIGTERM)
         assert drive.wait(60) == 1
     finally:
@@ -226,14 +227,14 @@ def test_folder_with_other_things_in_it_is_not_taken(tmp_path):
 def test_checkpoint_that_does_not_plan_is_refused(tmp_path):
     (tmp_path / "wamdiff2.json").write_text(json.dumps({"notes": "answers questions"}))
     with pytest.raises(UserError, match="trained to plan"):
-        PlannerChoice.parse(str(tmp_path))
+        AgentChoice.parse(str(tmp_path))
 
 
 def test_drive_sees_the_rig_and_targets_of_the_checkpoint(tmp_path):
     record = {"planning": {"target_rule": {"kind": "plan_points", "distances_m": [7.5]}},
               "rig": [{"name": "wide", "width_px": 320, "height_px": 160, "hfov_deg": 110.0}]}
     (tmp_path / "wamdiff2.json").write_text(json.dumps(record))
-    choice = PlannerChoice.parse(str(tmp_path))
+    choice = AgentChoice.parse(str(tmp_path))
     assert (choice.camera.name, choice.camera.hfov_deg) == ("wide", 110.0)
     assert choice.target_rule.kind == "plan_points"
-    assert f'planner:="{tmp_path}"' in choice.command(seed=0, device="cpu")
+    assert f'planner:="{tmp_path}"' in planner_command(choice, seed=0, device="cpu")

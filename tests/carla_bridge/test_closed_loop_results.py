@@ -21,7 +21,8 @@ ROUTE = RouteResult(
     infractions=(Infraction("off lane", 1.5, 2.0, -3.0, "up to 2 m"),), folder="routes/1",
 )
 DRIVE = DriveResults(
-    planner="nano", source="abc", latency_mode="lockstep", latency_ms=0.0, plan_wait_s=5.0, server="embedded",
+    label="embedded world", planner="nano", link="ros", source="abc", latency_mode="lockstep",
+    latency_ms=0.0, plan_wait_s=5.0, server="embedded",
     routes_file="demo.xml", seed=0, started="2026-11-29T00:00:00+00:00", machine="m", commit="c",
     planner_camera=CameraSpec(), display_camera=CameraSpec(name="display", width_px=640, height_px=320),
     routes=(ROUTE,), routes_wanted=1,

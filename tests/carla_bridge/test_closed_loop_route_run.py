@@ -5,32 +5,38 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from carla_bridge.agents.agent import Needs
+from carla_bridge.agents.in_process import ConstantVelocity, InProcessAgent, NoPlanner, RouteOnly
+from carla_bridge.agents.linked import Patience
 from carla_bridge.judge import RouteJudge, RouteLimits
 from carla_bridge.latency import LatencyMode
 from carla_bridge.recorder import RouteRecorder
 from carla_bridge.results import Outcome, read_plans, read_ticks
-from carla_bridge.route_run import HOLD, Patience, RouteRun, RouteSetup
+from carla_bridge.route_run import HOLD, PLAN_EVERY_TICKS, RouteRun, RouteSetup
 from tests.carla_bridge.drive_doubles import (
     TICK_NS,
     FakeLink,
     FakeWorld,
+    linked,
     straight_plan,
     straight_route,
     unreadable_plan,
 )
-from wamdiff2_core.config import TargetRule
 from wamdiff2_core.control.controller import Controller
 from wamdiff2_core.types import EgoState, Pose2D
 
-RULE = TargetRule("arc_length", (10.0, 20.0))
 MS = 1_000_000
+PATIENT = Patience()
 
 
-def drive(tmp_path, link, world=None, **setup):
+def drive(tmp_path, agent, world=None, *, patience=PATIENT, **setup):
     route = setup.pop("route", straight_route())
     world = world or FakeWorld()
+    if isinstance(agent, FakeLink):
+        agent = linked(agent, patience)
+    agent.start(route, None)
     with RouteRecorder(tmp_path, route) as recorder:
-        result = RouteRun(RouteSetup(route, RULE, **setup), world, link, Controller(), recorder).drive()
+        result = RouteRun(RouteSetup(route, "display", **setup), world, agent, Controller(), recorder).drive()
     return result, read_ticks(tmp_path), read_plans(tmp_path)
 
 
@@ -147,12 +153,11 @@ def test_unreadable_answer_leaves_the_last_good_plan_in_force_until_it_is_stale(
     assert "s old" in result.reason
 
 
-def test_without_a_planner_nobody_is_waited_for_and_the_route_is_blocked(tmp_path):
-    link = FakeLink(lambda stamp_ns: pytest.fail("asked for a plan"))
-    result, ticks, _ = drive(tmp_path, link, expects_plans=False)
+def test_without_a_planner_the_vehicle_stands_no_plan_is_missing_and_the_route_is_blocked(tmp_path):
+    result, ticks, plans = drive(tmp_path, NoPlanner())
     assert result.outcome is Outcome.BLOCKED
-    assert link.sent
-    assert result.plans_missing == 0
+    assert (result.plans_missing, result.infractions) == (0, ())
+    assert {plan.message for plan in plans} == {"no planner"}
     assert ticks[-1].t_ns == pytest.approx(20 * 10**9, abs=2 * TICK_NS)
 
 
@@ -216,3 +221,53 @@ def test_vehicle_is_held_equally_long_before_every_route(tmp_path, ticks_before)
     held = [command is HOLD for command in world.commands]
     assert sum(held) == 10
     assert held[held.index(True) :][:10] == [True] * 10
+
+
+def test_an_agent_that_raises_ends_the_route_and_its_words_are_the_reason(tmp_path):
+    class Clumsy(InProcessAgent):
+        def plan(self, view):
+            if view.frame.stamp_ns > 3 * 10**9:
+                raise ZeroDivisionError("division by zero")
+            return straight_plan(view.frame.stamp_ns)
+
+    result, ticks, plans = drive(tmp_path, Clumsy("clumsy", Needs()))
+    assert (result.outcome, result.reason) == (Outcome.AGENT_CRASHED, "ZeroDivisionError: division by zero")
+    assert result.plans == len(plans) > 5
+    assert ticks[-1].t_ns < 3 * 10**9
+
+
+def test_an_agent_without_cameras_plans_at_the_same_pace_and_takes_no_pictures(tmp_path):
+    route = straight_route()
+    agent = RouteOnly()
+    agent.start(route, None)
+    with RouteRecorder(tmp_path, route) as recorder:
+        result = RouteRun(RouteSetup(route), FakeWorld(), agent, Controller(), recorder).drive()
+    plans = read_plans(tmp_path)
+    assert result.outcome is Outcome.COMPLETED
+    assert result.plans == result.frames_sent == len(plans)
+    assert np.diff([plan.t_ns for plan in plans]).tolist() == [PLAN_EVERY_TICKS * TICK_NS] * (len(plans) - 1)
+    assert {plan.image for plan in plans} == {""}
+    assert not any((tmp_path / "frames").iterdir())
+
+
+def test_constant_velocity_keeps_its_speed_and_direction_whatever_the_route_does(tmp_path):
+    agent = ConstantVelocity()
+    result, ticks, _ = drive(tmp_path, agent, FakeWorld(yaw_rad=0.2))
+    assert result.outcome is Outcome.OFF_ROUTE
+    assert ticks[-1].speed_mps == pytest.approx(agent.speed_mps, abs=0.3)
+    assert [tick.yaw_rad for tick in ticks] == pytest.approx([0.2] * len(ticks), abs=1e-9)
+
+
+def test_surroundings_are_read_for_the_agents_that_need_them_only(tmp_path):
+    class Privileged(InProcessAgent):
+        def plan(self, view):
+            seen.append(view.surroundings)
+            return straight_plan(view.frame.stamp_ns)
+
+    seen: list[str] = []
+    world = FakeWorld()
+    world.surroundings = lambda: f"at tick {world.ticks}"
+    drive(tmp_path, Privileged("eye", Needs(surroundings=True)), world)
+    assert seen[:2] == ["at tick 15", "at tick 20"]
+    world.surroundings = lambda: pytest.fail("read without need")
+    assert drive(tmp_path / "b", RouteOnly(), world)[0].route_id == "7"

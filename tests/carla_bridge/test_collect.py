@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("carla", reason="needs the carla client library")
 
 from carla_bridge import collect as collecting
+from carla_bridge.agents.route_follower import RouteFollower
 from carla_bridge.collect import NANO_TASK, collect
-from carla_bridge.expert import Expert
 from carla_bridge.navigation import RoutePlan
 from carla_bridge.perturbation import NoiseBursts, sample_state
 from carla_bridge.route_file import load_routes
@@ -112,7 +112,7 @@ def test_bad_options_are_user_errors(routes_file: Path, tmp_path: Path) -> None:
 
 
 def test_states_cover_the_stated_ranges(route: RoutePlan) -> None:
-    expert, rng = Expert(route), np.random.default_rng(0)
+    expert, rng = RouteFollower(route), np.random.default_rng(0)
     states = [sample_state(route, expert, rng) for _ in range(3000)]
     offsets, headings = [], []
     for state in states:

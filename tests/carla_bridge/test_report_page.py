@@ -20,8 +20,8 @@ from carla_bridge.report import write_report
 from carla_bridge.report.charts import Marker, Series, histogram, line_chart, nice_ticks, route_map
 from carla_bridge.results import DriveResults
 from carla_bridge.route_run import RouteRun, RouteSetup
-from tests.carla_bridge.drive_doubles import FakeLink, FakeWorld, straight_plan, straight_route
-from wamdiff2_core.config import CameraSpec, TargetRule
+from tests.carla_bridge.drive_doubles import FakeLink, FakeWorld, linked, straight_plan, straight_route
+from wamdiff2_core.config import CameraSpec
 from wamdiff2_core.control.controller import Controller
 
 
@@ -32,11 +32,12 @@ def run_folder(tmp_path):
     answers = {"a": lambda stamp_ns: (straight_plan(stamp_ns), 20_000_000), "b<i>": lambda stamp_ns: None}
     for name, answer in answers.items():
         route = replace(straight_route(), route_id=name)
-        setup = RouteSetup(route, TargetRule("arc_length", (10.0, 20.0)))
+        setup = RouteSetup(route, "display")
         with RouteRecorder(tmp_path / "routes" / name, route) as recorder:
-            routes.append(RouteRun(setup, FakeWorld(), FakeLink(answer), Controller(), recorder).drive())
+            routes.append(RouteRun(setup, FakeWorld(), linked(FakeLink(answer)), Controller(), recorder).drive())
     DriveResults(
-        planner="nano", source="0123abcd", latency_mode="lockstep", latency_ms=0.0, plan_wait_s=5.0, server="embedded",
+        label="embedded world", planner="nano", link="ros", source="0123abcd", latency_mode="lockstep",
+        latency_ms=0.0, plan_wait_s=5.0, server="embedded",
         routes_file="demo.xml", seed=3, started="2026-11-29T12:00:00+00:00", machine="m", commit="c",
         planner_camera=CameraSpec(), display_camera=CameraSpec(name="display", width_px=64, height_px=32),
         routes=tuple(routes), routes_wanted=2,

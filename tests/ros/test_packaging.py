@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("wamdiff2_core", "wamdiff2_ros", "training", "carla_bridge")
 BUILT_FROM = (*PACKAGES, "launch", "msg", "srv")
-NODES = ("planner_node", "bridge_node", "expert_node")
+NODES = ("planner_node", "bridge_node")
 
 
 def run(command, cwd, **environment):

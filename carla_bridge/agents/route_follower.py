@@ -1,4 +1,4 @@
-"""The route-following expert: where a careful driver would be over the next three seconds.
+"""The route follower: where a careful driver would be over the next three seconds.
 
 It sees the route, which no planner does; it makes training answers, and it stands in for a planner when a drive is to
 be tested without one. A plan is the roll-out of a kinematic bicycle that chases the route by pure pursuit under a speed
@@ -21,7 +21,7 @@ GRID_M = 0.5
 
 
 class Route(Protocol):
-    """What the expert needs of a route; `route_planner.RoutePlan` has it."""
+    """What the follower needs of a route; `route_planner.RoutePlan` has it."""
 
     @property
     def xy_m(self) -> np.ndarray:
@@ -29,8 +29,8 @@ class Route(Protocol):
 
 
 @dataclass(frozen=True)
-class ExpertConfig:
-    """How the expert drives.
+class FollowerConfig:
+    """How the follower drives.
 
     Attributes:
         cruise_mps: speed on straights.
@@ -59,10 +59,10 @@ class ExpertConfig:
     dt_s: float = 0.5
 
 
-class Expert:
+class RouteFollower:
     """Follows one route. `plan` remembers how far it came, so a route may cross itself."""
 
-    def __init__(self, route: Route, config: ExpertConfig = ExpertConfig()) -> None:
+    def __init__(self, route: Route, config: FollowerConfig = FollowerConfig()) -> None:
         self.config = config
         xy = _uniform(np.asarray(route.xy_m, dtype=np.float64), GRID_M)
         self._x, self._y = xy[:, 0].tolist(), xy[:, 1].tolist()
@@ -150,7 +150,7 @@ def _uniform(xy_m: np.ndarray, spacing_m: float) -> np.ndarray:
     return np.stack([np.interp(grid, arc, xy_m[:, 0]), np.interp(grid, arc, xy_m[:, 1])], axis=1)
 
 
-def _speed_profile(xy_m: np.ndarray, config: ExpertConfig) -> np.ndarray:
+def _speed_profile(xy_m: np.ndarray, config: FollowerConfig) -> np.ndarray:
     """(N,) speed limits: by curvature over 4 m of arc (shorter spans see the joints of a 1 m polyline), then lowered
     backwards so that each can be reached by comfortable braking."""
     half = round(2.0 / GRID_M)

@@ -1,0 +1,1 @@
+"""What can be put behind the wheel: one protocol, `agent.Agent`, and what implements it."""

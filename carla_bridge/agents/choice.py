@@ -1,0 +1,121 @@
+"""Which agent a drive was asked for, and how it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from carla_bridge.agents.agent import Agent, Needs
+from carla_bridge.collect import NANO_CAMERA, NANO_TASK
+from wamdiff2_core.config import CameraSpec, TargetRule
+from wamdiff2_core.errors import UserError, did_you_mean
+from wamdiff2_core.serving_record import ServingRecord
+
+NANO_FOLDER = Path("checkpoints") / "wamdiff2-nano"
+BUILT_IN = ("none", "expert", "route-only", "constant-velocity")
+WORDS = ("nano", "random", *BUILT_IN, "external")
+LINKS = ("ros", "in-process")
+
+
+@dataclass(frozen=True)
+class AgentChoice:
+    """An agent for a drive.
+
+    Attributes:
+        spec: as it was asked for.
+        kind: `checkpoint`, `random`, one of `BUILT_IN`, or `external` for a planner node that somebody else starts.
+        link: `ros` for a planner at the end of ROS topics, `in-process` for one in the driving process.
+        folder: checkpoint folder of `checkpoint`.
+        camera: camera it sees; None for an agent without one.
+        target_rule: target points it is shown.
+    """
+
+    spec: str
+    kind: str
+    link: str = "ros"
+    folder: Path | None = None
+    camera: CameraSpec | None = NANO_CAMERA
+    target_rule: TargetRule = NANO_TASK.target_rule
+
+    @classmethod
+    def parse(cls, spec: str, link: str = "") -> AgentChoice:
+        """Read a word or a checkpoint folder; its serving record tells rig and targets, and those of the nano stand in
+        where there is none.
+
+        Args:
+            spec: one of `WORDS`, or a folder.
+            link: one of `LINKS`; empty for the usual one, which is `ros` for planners.
+
+        Raises:
+            UserError: neither a word nor a folder, a checkpoint that does not plan from one camera, or a link that this
+                agent does not have.
+        """
+        if link and link not in LINKS:
+            raise UserError("link", " or ".join(LINKS), link, did_you_mean(link, LINKS))
+        choice = cls._parse(spec)
+        only = {"external": "ros", **dict.fromkeys(BUILT_IN, "in-process")}.get(choice.kind)
+        if link and only and link != only:
+            raise UserError("link", f"{only} for planner {spec}", link)
+        return replace(choice, link=only or link or "ros")
+
+    @classmethod
+    def _parse(cls, spec: str) -> AgentChoice:
+        if spec in BUILT_IN:
+            return cls(spec, spec, camera=None)
+        if spec in WORDS and spec != "nano":
+            return cls(spec, spec)
+        folder = nano_folder() if spec == "nano" else Path(spec)
+        if not folder.is_dir():
+            raise UserError("planner", "one of " + ", ".join(WORDS) + ", or a checkpoint folder", spec,
+                            did_you_mean(spec, WORDS))
+        record = ServingRecord.load(folder)
+        if record is None:
+            return cls(spec, "checkpoint", folder=folder)
+        if record.planning is None:
+            raise UserError("planner", "a checkpoint that was trained to plan", str(folder))
+        if len(record.rig) > 1:
+            raise UserError("planner", "a checkpoint with one camera", [camera.name for camera in record.rig])
+        camera = record.rig[0] if record.rig else NANO_CAMERA
+        return cls(spec, "checkpoint", folder=folder, camera=camera, target_rule=record.planning.target_rule)
+
+    @property
+    def needs(self) -> Needs:
+        """What the agent must be given."""
+        cameras = (self.camera,) if self.camera is not None else ()
+        return Needs(cameras, inertial=self.link == "ros", target_rule=self.target_rule)
+
+    def make(self, seed: int, device: str) -> Agent:
+        """The agent, in this process.
+
+        Args:
+            seed: of a random planner.
+            device: torch device of a checkpoint.
+
+        Raises:
+            UserError: the checkpoint cannot be loaded.
+        """
+        from carla_bridge.agents.in_process import ConstantVelocity, InProcessPlanner, NoPlanner, RouteOnly
+        from wamdiff2_core.planner import make_planner
+
+        if self.kind in BUILT_IN:
+            made: dict[str, Callable[[], Agent]] = {
+                "none": NoPlanner, "expert": lambda: RouteOnly("expert"), "route-only": RouteOnly,
+                "constant-velocity": ConstantVelocity,
+            }
+            return made[self.kind]()
+        return InProcessPlanner(make_planner(self.folder or self.kind, device=device, seed=seed), self.needs, self.spec)
+
+
+def nano_folder() -> Path:
+    """The shipped checkpoint, in the working directory or beside this package.
+
+    Raises:
+        UserError: it is in neither.
+    """
+    places = [Path.cwd() / NANO_FOLDER, Path(__file__).resolve().parents[2] / NANO_FOLDER]
+    for place in places:
+        if (place / "config.json").is_file():
+            return place
+    raise UserError("planner nano", f"the shipped checkpoint in {places[0]}", "no such folder",
+                    "run from the repository, or give a checkpoint folder")

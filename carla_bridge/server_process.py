@@ -1,0 +1,73 @@
+"""The embedded server as a child of the process that drives in it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import TracebackType
+
+from carla_bridge.processes import ManagedProcess, free_ports, wait_for_port
+from wamdiff2_core.errors import ExitCode, InfrastructureError, UserError
+
+START_S = 90.0
+Address = tuple[str, int]
+
+
+def parse_address(text: str) -> Address:
+    """Host and port of `HOST:PORT`.
+
+    Raises:
+        UserError: not of that form.
+    """
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65535:
+        raise UserError("carla", "HOST:PORT", text)
+    return host, int(port)
+
+
+class ServerProcess:
+    """A server of its own; leaving the `with` block ends it. It starts at once, and `wait` returns when it serves."""
+
+    def __init__(self, town: str, seed: int, log_path: Path, port: int | None = None) -> None:
+        """Start it.
+
+        Args:
+            town: to open.
+            seed: of the world's random choices.
+            log_path: for its output.
+            port: first of three neighbouring ports; None looks for free ones.
+        """
+        self._town = town
+        self._port = free_ports(3) if port is None else port
+        command = [sys.executable, "-m", "carla_bridge.server", "--port", str(self._port), "--town", town,
+                   "--seed", str(seed)]
+        self._process = ManagedProcess("embedded server", command, log_path)
+
+    def wait(self) -> Address:
+        """Its address, once it serves.
+
+        Raises:
+            UserError: it has no such town.
+            InfrastructureError: it did not come up.
+        """
+        process = self._process
+        try:
+            wait_for_port(self._port, process.alive, START_S)
+        except InfrastructureError as error:
+            tail = process.log_tail(1)
+            if process.returncode == ExitCode.WRONG_USE:
+                raise UserError("routes", "a town that the embedded server has", self._town, tail) from None
+            raise InfrastructureError(f"{error}: {tail}") from None
+        return "127.0.0.1", self._port
+
+    def fault(self) -> str:
+        """How it ended; empty while it runs."""
+        return self._process.fault()
+
+    def __enter__(self) -> ServerProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.stop()
