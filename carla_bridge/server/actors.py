@@ -11,8 +11,9 @@ import random
 import numpy as np
 
 from carla_bridge.server import wire
-from carla_bridge.server.arguments import RpcError
-from carla_bridge.server.blueprints import LIBRARY, Blueprint
+from carla_bridge.server.arguments import RpcError, actor_description
+from carla_bridge.server.blueprint import Blueprint
+from carla_bridge.server.blueprints import LIBRARY
 from carla_bridge.server.collisions import Box
 from carla_bridge.server.motion import Motion, Pedals
 from carla_bridge.server.poses import Pose, compose, wrap_degrees
@@ -291,15 +292,14 @@ def make_actor(actor_id: int, description: list, pose: Pose, chooser: random.Ran
     """Build the actor that an `ActorDescription` asks for.
 
     Raises:
-        RpcError: unknown blueprint, or a malformed description.
+        RpcError: unknown blueprint, one that cannot be spawned here, or a malformed description.
     """
-    if not isinstance(description, list) or len(description) != 3 or not isinstance(description[2], list):
-        raise RpcError("actor description: expected [uid, id, attributes]")
-    if any(not isinstance(item, list) or len(item) != 3 for item in description[2]):
-        raise RpcError("actor description: expected [id, type, value] per attribute")
-    blueprint = LIBRARY.get(description[1]) if isinstance(description[1], str) else None
+    description = actor_description(description)
+    blueprint = LIBRARY.get(description[1])
     if blueprint is None:
         raise RpcError(f"unknown blueprint {description[1]!r}: the embedded world does not have it")
+    if blueprint.missing:
+        raise RpcError(f"{blueprint.id}: {blueprint.missing}")
     for name, kind in (("vehicle.", Vehicle), ("walker.", Walker), ("sensor.", Sensor), ("static.", Prop)):
         if blueprint.id.startswith(name):
             actor: Actor = kind(actor_id, blueprint, description, pose)

@@ -8,30 +8,44 @@ from typing import Any
 from carla_bridge.server.motion import Pedals
 from carla_bridge.server.poses import Pose
 
+LARGEST_NUMBER = 1e9
+
 
 class RpcError(Exception):
     """A request that cannot be answered; the message travels to the client, which raises it as RuntimeError."""
 
 
 def number(value: Any, name: str = "number") -> float:
-    """A finite float."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise RpcError(f"{name}: expected a finite number, got {_shown(value)}")
+    """A float that single precision holds with room to spare: it is sent on to every client in that form."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -LARGEST_NUMBER <= value <= LARGEST_NUMBER:
+        raise RpcError(f"{name}: expected a number within ±{LARGEST_NUMBER:g}, got {_shown(value)}")
     return float(value)
 
 
-def whole(value: Any, name: str = "id") -> int:
-    """An integer that is not negative."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise RpcError(f"{name}: expected a non-negative integer, got {_shown(value)}")
+def whole(value: Any, name: str = "id", largest: int = 2**32 - 1) -> int:
+    """An integer from 0 to `largest`."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= largest:
+        raise RpcError(f"{name}: expected an integer from 0 to {largest}, got {_shown(value)}")
     return value
 
 
 def text(value: Any, name: str = "text") -> str:
-    """A string."""
-    if not isinstance(value, str):
+    """A string of valid Unicode; another client could not decode any other."""
+    if not isinstance(value, str) or not _is_unicode(value):
         raise RpcError(f"{name}: expected a string, got {_shown(value)}")
     return value
+
+
+def actor_description(value: Any) -> list:
+    """`ActorDescription`: [uid, id, [[attribute, type, value], ...]]; it is echoed to every client."""
+    if not isinstance(value, list) or len(value) != 3 or not isinstance(value[2], list):
+        raise RpcError(f"actor description: expected [uid, id, attributes], got {_shown(value)}")
+    attributes = []
+    for item in value[2]:
+        if not isinstance(item, list) or len(item) != 3:
+            raise RpcError(f"actor attribute: expected [id, type, value], got {_shown(item)}")
+        attributes.append([text(item[0], "attribute"), whole(item[1], "attribute type", 255), text(item[2], "value")])
+    return [whole(value[0], "blueprint uid"), text(value[1], "blueprint id"), attributes]
 
 
 def numbers(value: Any, count: int, name: str) -> list[float]:
@@ -96,6 +110,14 @@ def _demand(value: Any, if_nan: float) -> float:
     return if_nan if math.isnan(value) else float(max(-1e9, min(1e9, value)))
 
 
+def _is_unicode(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _shown(value: Any) -> str:
-    shown = repr(value)
+    shown = ascii(value)
     return shown if len(shown) <= 80 else shown[:77] + "..."

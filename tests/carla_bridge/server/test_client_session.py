@@ -140,7 +140,7 @@ def test_worlds_are_reloaded_generated_and_refused_by_name(drive: dict[str, Any]
 
 
 def test_blueprints_can_be_filtered_by_typed_attributes(drive: dict[str, Any]) -> None:
-    assert drive["bicycles"] == 2
+    assert drive["bicycles"] == 3
 
 
 def _shoot(port: int, chooser: random.Random) -> None:
