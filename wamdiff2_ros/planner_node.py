@@ -37,6 +37,7 @@ from wamdiff2.msg import Navigation as NavigationMsg
 from wamdiff2.msg import Plan as PlanMsg
 
 from wamdiff2_core.errors import ExitCode, InfrastructureError, UserError
+from wamdiff2_core.threads import wait_without_spinning
 from wamdiff2_core.types import CameraFrame, Check, EgoState, Navigation, Observation, Plan
 from wamdiff2_ros import conversions, params, qos
 from wamdiff2_ros.shutdown import signals_end_well
@@ -280,6 +281,7 @@ def run(
     Raises:
         UserError: a parameter, a ROS argument or the checkpoint is wrong.
     """
+    wait_without_spinning()
     try:
         rclpy.init(args=list(arguments) if arguments is not None else None)
         node = PlannerNode(make)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from carla_bridge.agents.choice import AgentChoice
 from carla_bridge.agents.linked import LinkedPlanner, Patience
-from carla_bridge.processes import ManagedProcess, child_environment
+from carla_bridge.processes import ManagedProcess
 from carla_bridge.server_watch import Fault
 from wamdiff2_core.errors import ExitCode, InfrastructureError, UserError
 from wamdiff2_ros.launch_setup import PARAMETERS_FILE, PLANNER_ON_BRIDGE
@@ -62,10 +61,7 @@ class RosPlanner:
 
     def __enter__(self) -> RosPlanner:
         if self._command is not None:
-            # Beside other work, threads of torch that wait by spinning make a plan twenty times slower.
-            environment = child_environment({"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")})
-            process = ManagedProcess("planner node", self._command, self._log_path, environment)
-            self._process = self._stack.enter_context(process)
+            self._process = self._stack.enter_context(ManagedProcess("planner node", self._command, self._log_path))
         return self
 
     def __exit__(

@@ -187,3 +187,20 @@ def test_doctor_calls_a_needed_part_that_does_not_import_broken(monkeypatch):
     assert "libtorch.so" in finding.detail
     assert doctor.importable("no_such_module_here", "extra").status == "absent"
     assert doctor.importable("no_such_module_here", "needed", required=True).status == "broken"
+
+
+@pytest.mark.parametrize(("given", "shown"), [
+    (None, "GOMP_SPINCOUNT = '0'"), ("ACTIVE", "OMP_WAIT_POLICY = 'ACTIVE'"),
+])
+def test_threads_of_torch_wait_without_spinning_unless_the_user_has_chosen(monkeypatch, given, shown):
+    """OpenMP shows what it has read when it is loaded, which is when torch is imported."""
+    pytest.importorskip("torch")
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    if given is not None:
+        monkeypatch.setenv("OMP_WAIT_POLICY", given)
+    monkeypatch.setenv("OMP_DISPLAY_ENV", "VERBOSE")
+    program = "from wamdiff2_core.cli.main import main; main(['doctor'])"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    if "GOMP_SPINCOUNT" not in run.stderr:
+        pytest.skip("this torch does not use GNU's OpenMP")
+    assert shown in run.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -251,3 +252,24 @@ def test_shipped_checkpoint_plans_from_topics(start_node, peer, nano_folder):
     assert plan.decode_ms > 0
     assert plan.source
     assert node.end() == 0
+
+
+@pytest.mark.parametrize(("given", "policy"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_threads_of_torch_wait_without_spinning_unless_the_user_has_chosen(ros_domain, monkeypatch, given, policy):
+    """The variable must stand before torch is there, which reads it once."""
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    if given is not None:
+        monkeypatch.setenv("OMP_WAIT_POLICY", given)
+    program = """
+import os, sys
+from wamdiff2_ros import planner_node
+def make(settings):
+    print("torch" in sys.modules, os.environ.get("OMP_WAIT_POLICY"))
+    raise planner_node.UserError("planner", "another", "this")
+try:
+    planner_node.run(["planner", "--ros-args", "-p", "planner:=any"], make)
+except planner_node.UserError:
+    pass
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert run.stdout.split() == ["False", policy]

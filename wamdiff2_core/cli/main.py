@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from wamdiff2_core.errors import ExitCode, InfrastructureError, UserError, did_you_mean
+from wamdiff2_core.threads import wait_without_spinning
 
 ENTRY_POINT_GROUP = "wamdiff2.commands"
 
@@ -151,6 +152,7 @@ def fail(error: object, code: ExitCode) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code; defects keep their traceback."""
+    wait_without_spinning()  # before any command imports torch
     try:
         result = app(
             args=list(sys.argv[1:] if arguments is None else arguments), prog_name="wamdiff2", standalone_mode=False
