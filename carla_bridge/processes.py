@@ -87,6 +87,18 @@ def wait_for_port(port: int, alive: Callable[[], bool], timeout_s: float, host: 
     raise InfrastructureError(f"port {port} did not open within {timeout_s:g} s")
 
 
+def end_with_parent(parent_pid: int) -> None:
+    """Ask the kernel for SIGTERM when the parent of this process dies; where there is no Linux, do nothing.
+
+    Raises:
+        InfrastructureError: the parent is no longer the one of this pid: it has died already.
+    """
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent_pid:
+        raise InfrastructureError(f"the process that started this one, {parent_pid}, has ended")
+
+
 def _prepare_child() -> None:
     # A shell's background jobs ignore SIGINT, and hand that on; `stop` relies on it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -23,16 +23,20 @@ def server(
     maps: Annotated[
         Path | None, typer.Option(help="Folder of .xodr files; clients load them by name, such as Town01.")
     ] = None,
+    with_parent: Annotated[int, typer.Option(help="End when this process, the parent, ends.", hidden=True)] = 0,
     dialect: Annotated[str, typer.Option(help="CARLA version of the clients: 0.9.15 or 0.9.16.")] = "0.9.16",
     seed: Annotated[int, typer.Option(help="Seed of the world's random choices.")] = 0,
     host: Annotated[str, typer.Option(help="IPv4 address to bind; 127.0.0.1 keeps it on this machine.")] = "127.0.0.1",
 ) -> None:
     """Serve the embedded world to CARLA clients until Ctrl-C or SIGTERM."""
+    from carla_bridge.processes import end_with_parent
     from carla_bridge.server.app import DEFAULT_TOWN, EmbeddedServer, ServerConfig
     from carla_bridge.server.world import laying_out
 
     if town is not None and map_file is not None:
         raise UserError("--map", "either --map or --town", f"--map {map_file} --town {town}")
+    if with_parent:
+        end_with_parent(with_parent)
     config = ServerConfig(port, host, town or DEFAULT_TOWN, map_file, maps, seed, dialect)
     EmbeddedServer(config).run(lambda: announce(config))
     if laying_out():
