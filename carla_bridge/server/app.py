@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 
 from carla_bridge.server.dialect import DEFAULT_VERSION, dialect_of
+from carla_bridge.server.doorkeeper import Doorkeeper
 from carla_bridge.server.handlers import all_methods
 from carla_bridge.server.rpc import RpcConnection
 from carla_bridge.server.streams import StreamHub
@@ -166,9 +167,9 @@ class EmbeddedServer:
                 seed=config.seed,
                 dialect=dialect_of(config.dialect),
             )
-            table = all_methods()
+            table, callers = all_methods(), Doorkeeper()
             with _port_errors(config.host, config.port):
-                rpc = await self._loop.create_server(lambda: RpcConnection(table, world), sock=rpc_socket)
+                rpc = await self._loop.create_server(lambda: RpcConnection(table, world, callers), sock=rpc_socket)
                 streams = await self._loop.create_server(hub.protocol, sock=stream_socket)
             if threading.current_thread() is threading.main_thread():
                 for number in (signal.SIGTERM, signal.SIGINT):
@@ -181,6 +182,7 @@ class EmbeddedServer:
                 clock.cancel()
                 rpc.close()
                 streams.close()
+                callers.close()
                 hub.close()
 
 

@@ -20,11 +20,14 @@ import msgpack
 
 from carla_bridge.server import wire
 from carla_bridge.server.arguments import RpcError
+from carla_bridge.server.doorkeeper import Doorkeeper
 
 LOG = logging.getLogger(__name__)
-MAX_MESSAGE_BYTES = 64 << 20
-MAX_ITEMS = 1 << 17  # unpacking reserves memory for the claimed length of an array: random bytes must not claim more
+MAX_MESSAGE_BYTES = 64 << 20  # an OpenDRIVE text may be long
+MAX_ITEMS = 1 << 16  # unpacking reserves memory for the claimed length of an array: random bytes must not claim more
+REQUESTS_PER_TURN = 16
 REQUEST, RESPONSE, NOTIFICATION = 0, 1, 2
+_NO_MORE = object()
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -102,10 +105,14 @@ def _failure(method: Method, message: str) -> tuple[str | None, Any]:
 
 
 class RpcConnection(asyncio.Protocol):
-    """One client connection on the RPC port."""
+    """One client connection on the RPC port.
 
-    def __init__(self, table: MethodTable, world: Any) -> None:
-        self._table, self._world = table, world
+    It answers a few requests a turn, so that others get theirs, and none while the client does not read the answers,
+    so that neither unread answers nor unanswered requests can fill the memory.
+    """
+
+    def __init__(self, table: MethodTable, world: Any, doorkeeper: Doorkeeper) -> None:
+        self._table, self._world, self._doorkeeper = table, world, doorkeeper
         self._transport: asyncio.Transport | None = None
         self._unpacker = msgpack.Unpacker(
             raw=False,
@@ -116,24 +123,74 @@ class RpcConnection(asyncio.Protocol):
             max_map_len=MAX_ITEMS,
         )
         self._packer = msgpack.Packer(unicode_errors="surrogateescape")
+        self._clogged = False  # the client is behind with reading
+        self._resting = False  # the next turn is booked
+        self.loitering = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._doorkeeper.enter(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._doorkeeper.leave(self)
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+            self._transport = None
 
     def data_received(self, data: bytes) -> None:
         try:
             self._unpacker.feed(data)
-            for message in self._unpacker:
+        except (ValueError, msgpack.UnpackException) as error:
+            self._give_up(error)
+        if not self._clogged and not self._resting:
+            self._take_turn()
+
+    def pause_writing(self) -> None:
+        self._clogged = True
+        if self._transport is not None and not self._resting:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._clogged = False
+        if self._transport is not None and not self._resting:
+            self._rest()
+
+    def _take_turn(self) -> None:
+        """Answer requests that have arrived whole, at most `REQUESTS_PER_TURN`."""
+        for _ in range(REQUESTS_PER_TURN):
+            if self._transport is None or self._clogged:
+                return
+            try:
+                message = next(self._unpacker, _NO_MORE)
+                if message is _NO_MORE:
+                    return
                 self._handle(message)
-        except (ValueError, msgpack.UnpackException, RecursionError, MemoryError, TypeError) as error:
-            LOG.warning("connection dropped: it does not speak msgpack-rpc (%s: %s)", type(error).__name__, error)
-            if self._transport is not None:
-                self._transport.abort()
+            except (ValueError, msgpack.UnpackException, RecursionError, MemoryError, TypeError) as error:
+                self._give_up(error)
+                return
+        if self._transport is not None and not self._clogged:
+            self._transport.pause_reading()
+            self._rest()
+
+    def _rest(self) -> None:
+        self._resting = True
+        asyncio.get_running_loop().call_soon(self._wake)
+
+    def _wake(self) -> None:
+        self._resting = False
+        if self._transport is not None and not self._clogged:
+            self._transport.resume_reading()
+            self._take_turn()
+
+    def _give_up(self, error: Exception) -> None:
+        LOG.warning("connection dropped: it does not speak msgpack-rpc (%s: %s)", type(error).__name__, error)
+        self.abort()
 
     def _handle(self, message: Any) -> None:
         if not isinstance(message, list) or not message:
@@ -146,6 +203,15 @@ class RpcConnection(asyncio.Protocol):
             raise ValueError("a message is neither request nor notification")
         if not isinstance(name, str) or not isinstance(parameters, list) or not isinstance(message_id, int | None):
             raise ValueError("a request has no method name or no parameter list")
+        self.loitering = False
         error, result = answer(self._table, self._world, name, parameters[1:])  # the first one is metadata
         if message_id is not None and self._transport is not None:
-            self._transport.write(self._packer.pack([RESPONSE, message_id, error, result]))
+            self._transport.write(self._pack(message_id, error, result))
+
+    def _pack(self, message_id: int, error: str | None, result: Any) -> bytes:
+        try:
+            return self._packer.pack([RESPONSE, message_id, error, result])
+        except (ValueError, TypeError, OverflowError, RecursionError) as failure:
+            LOG.exception("an answer cannot be packed")
+            self._packer.reset()
+            return self._packer.pack([RESPONSE, message_id, f"the answer cannot be sent: {failure}", None])

@@ -10,13 +10,15 @@ import asyncio
 import logging
 import socket
 import struct
-from collections import defaultdict
+import time
 from collections.abc import Callable
 
+from carla_bridge.server.doorkeeper import Doorkeeper
 from carla_bridge.server.wire import frame_message, stream_token
 
 LOG = logging.getLogger(__name__)
-MAX_BACKLOG_BYTES = 64 << 20  # a reader this far behind misses payloads, instead of filling the memory
+MAX_BACKLOG_BYTES = 32 << 20  # a reader this far behind misses payloads, instead of filling the memory
+MAX_STALL_S = 20.0  # a reader that stays that far behind for this long is dropped; one that lives connects again
 
 
 class StreamHub:
@@ -29,7 +31,8 @@ class StreamHub:
     def __init__(self, host: str, port: int) -> None:
         self._host, self._port = host, port
         self._next_id = 1
-        self._subscribers: dict[int, set[_Subscriber]] = defaultdict(set)
+        self._subscribers: dict[int, set[_Subscriber]] = {}  # only of streams that have some
+        self._doorkeeper = Doorkeeper()
         self.on_subscribe: Callable[[int], bytes | None] = lambda _stream_id: None
 
     def open_stream(self) -> int:
@@ -47,7 +50,7 @@ class StreamHub:
 
     def listening(self, stream_id: int) -> bool:
         """Whether anyone reads this stream."""
-        return bool(self._subscribers.get(stream_id))
+        return stream_id in self._subscribers
 
     def send(self, stream_id: int, payload: bytes) -> None:
         """Send a payload to all subscribers of a stream."""
@@ -59,40 +62,47 @@ class StreamHub:
 
     def protocol(self) -> asyncio.Protocol:
         """Protocol of one connection, for `loop.create_server`."""
-        return _Subscriber(self)
+        return _Subscriber(self, self._doorkeeper)
 
     def attach(self, subscriber: _Subscriber, stream_id: int) -> None:
         """Add a subscriber; it at once gets what `on_subscribe` returns for the stream."""
-        self._subscribers[stream_id].add(subscriber)
+        self._subscribers.setdefault(stream_id, set()).add(subscriber)
         first = self.on_subscribe(stream_id)
         if first is not None:
             subscriber.write(frame_message(first))
 
     def detach(self, subscriber: _Subscriber, stream_id: int) -> None:
         """Forget a subscriber."""
-        self._subscribers[stream_id].discard(subscriber)
+        remaining = self._subscribers.get(stream_id, set())
+        remaining.discard(subscriber)
+        if not remaining:
+            self._subscribers.pop(stream_id, None)
 
     def close(self) -> None:
-        """Drop all subscribers."""
-        for subscribers in self._subscribers.values():
-            for subscriber in tuple(subscribers):
-                subscriber.abort()
+        """Drop all connections."""
+        self._doorkeeper.close()
 
 
 class _Subscriber(asyncio.Protocol):
     """One connection on the stream port."""
 
-    def __init__(self, hub: StreamHub) -> None:
-        self._hub = hub
+    def __init__(self, hub: StreamHub, doorkeeper: Doorkeeper) -> None:
+        self._hub, self._doorkeeper = hub, doorkeeper
         self._transport: asyncio.Transport | None = None
         self._received = b""
         self._stream_id = 0
-        self._behind = False
+        self._behind_since_s: float | None = None
+
+    @property
+    def loitering(self) -> bool:
+        """Whether it has not said which stream it wants."""
+        return not self._stream_id
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._doorkeeper.enter(self)
 
     def data_received(self, data: bytes) -> None:
         if self._stream_id:
@@ -112,17 +122,21 @@ class _Subscriber(asyncio.Protocol):
         if self._stream_id:
             self._hub.detach(self, self._stream_id)
         self._transport = None
+        self._doorkeeper.leave(self)
 
     def write(self, message: bytes) -> None:
-        """Send one framed payload, or drop it when the reader is too far behind."""
+        """Send one framed payload; leave it out when the reader is too far behind, and drop a reader that stays so."""
         if self._transport is None or self._transport.is_closing():
             return
-        behind = self._transport.get_write_buffer_size() > MAX_BACKLOG_BYTES
-        if behind and not self._behind:
-            LOG.warning("stream %d: reader is %d bytes behind, payloads dropped", self._stream_id, MAX_BACKLOG_BYTES)
-        self._behind = behind
-        if not behind:
+        if self._transport.get_write_buffer_size() <= MAX_BACKLOG_BYTES:
+            self._behind_since_s = None
             self._transport.write(message)
+        elif self._behind_since_s is None:
+            self._behind_since_s = time.monotonic()
+            LOG.warning("stream %d: reader is %d bytes behind, payloads dropped", self._stream_id, MAX_BACKLOG_BYTES)
+        elif time.monotonic() - self._behind_since_s > MAX_STALL_S:
+            LOG.warning("stream %d: reader stalled, dropped", self._stream_id)
+            self.abort()
 
     def abort(self) -> None:
         """Close at once."""

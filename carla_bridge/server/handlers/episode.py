@@ -10,7 +10,7 @@ from wamdiff2_core.errors import UserError
 METHODS = MethodTable()
 SETTINGS_FIELDS = 11
 GENERATED_MAP = "OpenDriveMap"
-LONGEST_DELTA_S = 1.0
+SHORTEST_DELTA_S, LONGEST_DELTA_S = 1e-4, 1.0
 
 
 @METHODS.returns_value
@@ -119,8 +119,9 @@ def set_episode_settings(world: World, settings: list) -> int:
     delta = optional(settings[2], "fixed_delta_seconds")
     if delta is not None:
         delta = number(delta, "fixed_delta_seconds")
-        if not 0 <= delta <= LONGEST_DELTA_S:
-            raise RpcError(f"fixed_delta_seconds: expected 0..{LONGEST_DELTA_S}, got {delta}")
+        if delta != 0 and not SHORTEST_DELTA_S <= delta <= LONGEST_DELTA_S:
+            limits = f"{SHORTEST_DELTA_S:g}..{LONGEST_DELTA_S:g}"
+            raise RpcError(f"fixed_delta_seconds: expected 0 (variable) or {limits}, got {delta:g}")
     world.settings = Settings(bool(settings[0]), bool(settings[1]), delta or None, settings[3:])
     return world.frame
 

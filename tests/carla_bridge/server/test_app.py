@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import socket
 import struct
+import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +17,7 @@ import pytest
 
 from carla_bridge.processes import free_ports
 from carla_bridge.server.app import EmbeddedServer, ServerConfig
+from carla_bridge.server.doorkeeper import MAX_CONNECTIONS
 from wamdiff2_core.errors import InfrastructureError, UserError
 
 
@@ -23,9 +28,13 @@ class Flat:
         return np.zeros((camera.height, camera.width, 4), np.uint8)
 
 
-def embedded(port: int) -> EmbeddedServer:
-    town = SimpleNamespace(name="Flat", opendrive="", spawn_points=[], static_boxes=[])
+def embedded(port: int, opendrive: str = "") -> EmbeddedServer:
+    town = SimpleNamespace(name="Flat", opendrive=opendrive, spawn_points=[], static_boxes=[])
     return EmbeddedServer(ServerConfig(port=port), make_town=lambda name: town, make_renderer=lambda town: Flat())
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def request(port: int, name: str, *arguments: Any) -> Any:
@@ -62,6 +71,52 @@ def test_server_answers_streams_and_leaves_its_ports_free() -> None:
                     (length,) = struct.unpack("<I", read_exactly(stream, 4))
                     frames.append(struct.unpack_from("<Q", read_exactly(stream, length), 8)[0])
             assert frames == [frames[0], frames[0] + 1, frames[0] + 2]
+
+
+def test_client_that_does_not_read_fills_no_memory_and_holds_up_nobody() -> None:
+    port, text, requests = free_ports(2), "x" * (1 << 20), 400
+    with embedded(port, text), socket.create_connection(("127.0.0.1", port), timeout=20) as sock:
+        before = resident_bytes()
+        for i in range(requests):
+            sock.sendall(msgpack.packb([0, i, "get_map_data", [[False]]]))
+        assert request(port, "version") == [[1, "0.9.16"]]
+        assert resident_bytes() - before < 100 << 20, "answers pile up"
+        unpacker = msgpack.Unpacker(max_buffer_size=0)
+        answers: list[int] = []
+        while len(answers) < requests:  # and none of the answers is lost
+            unpacker.feed(sock.recv(1 << 20))
+            answers.extend(message_id for _, message_id, _, ((_, xodr),) in unpacker if xodr == text)
+        assert answers == list(range(requests))
+
+
+def test_flood_of_requests_leaves_turns_to_others() -> None:
+    port = free_ports(2)
+    with embedded(port), socket.create_connection(("127.0.0.1", port), timeout=20) as flood:
+        flood.setblocking(False)
+        block = msgpack.packb([0, 1, "get_actor_definitions", [[False]]]) * 2000
+        with contextlib.suppress(BlockingIOError):
+            flood.send(block)
+        started = time.monotonic()
+        assert request(port, "version") == [[1, "0.9.16"]]
+        assert time.monotonic() - started < 2.0
+
+
+def test_strangers_that_say_nothing_keep_no_client_out() -> None:
+    port = free_ports(2)
+    with embedded(port), contextlib.ExitStack() as strangers:
+        early = strangers.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
+        early.sendall(msgpack.packb([0, 1, "version", [[False]]]))
+        assert early.recv(1000)
+        for offset in (0, 1):
+            for _ in range(MAX_CONNECTIONS):
+                strangers.enter_context(socket.create_connection(("127.0.0.1", port + offset), timeout=20))
+        assert request(port, "version") == [[1, "0.9.16"]]
+        early.sendall(msgpack.packb([0, 2, "version", [[False]]]))
+        assert msgpack.unpackb(early.recv(1000))[1] == 2, "who had asked before was thrown out"
+        ((_, (_, (token,))),) = request(port, "get_episode_info")
+        with socket.create_connection(("127.0.0.1", port + 1), timeout=20) as stream:
+            stream.sendall(token[:4])
+            assert len(read_exactly(stream, 4)) == 4
 
 
 def test_taken_port_is_an_infrastructure_error_in_a_thread_too() -> None:

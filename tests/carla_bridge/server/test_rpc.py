@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from carla_bridge.server.doorkeeper import Doorkeeper
 from carla_bridge.server.handlers import all_methods
 from carla_bridge.server.poses import Pose
 from carla_bridge.server.rpc import RpcConnection, answer
@@ -57,7 +58,7 @@ class FakeTransport(asyncio.Transport):
 
 
 def connect(world: World) -> tuple[RpcConnection, FakeTransport]:
-    connection, transport = RpcConnection(METHODS, world), FakeTransport()
+    connection, transport = RpcConnection(METHODS, world, Doorkeeper()), FakeTransport()
     connection.connection_made(transport)
     return connection, transport
 
@@ -111,6 +112,28 @@ def test_claimed_giant_array_is_refused_without_reserving_memory(world: World) -
     connection, transport = connect(world)
     connection.data_received(b"\xdd\xff\xff\xff\xff")
     assert transport.aborted
+
+
+POISON: dict[str, tuple[str, list]] = {
+    "position beyond single precision": ("spawn_actor", [CAR, [[1e300, 0.0, 0.0], [0.0, 0.0, 0.0]]]),
+    "integer beyond 64 bits in an echoed description": ("spawn_actor", [[2**63, CAR[1], []], POSE]),
+    "nested attribute value": ("spawn_actor", [[0, CAR[1], [["color", 5, [[]]]]], POSE]),
+    "attribute that is no Unicode": ("spawn_actor", [[0, CAR[1], [["role_name", 4, "\udcff"]]], POSE]),
+    "velocity beyond single precision": ("set_actor_target_velocity", [2, [1e200, 0.0, 0.0]]),
+    "light bits beyond 32": ("set_vehicle_light_state", [2, [2**40]]),
+    "tick of no length": ("set_episode_settings", [[True, False, [True, 1e-300], *[0] * 8]]),
+}
+
+
+@pytest.mark.parametrize("request_", POISON.values(), ids=POISON)
+def test_what_other_clients_could_not_be_sent_is_refused(world: World, request_: tuple[str, list]) -> None:
+    car = value(world, "spawn_actor", CAR, [[50.0, 0.0, 0.5], [0.0, 0.0, 0.0]])[0]
+    assert car == 2
+    name, arguments = request_
+    ((code, *_),) = call(world, name, *arguments)
+    assert code is True or code == 0, "accepted"
+    world.step(0.05)
+    msgpack.packb(value(world, "get_actors_by_id", list(world.actors)))
 
 
 @given(st.binary(max_size=200))
