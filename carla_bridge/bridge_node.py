@@ -230,12 +230,9 @@ def start_ros(arguments: Sequence[str]) -> None:
 def main() -> int:
     """Executable `bridge_node`: drives as its parameters say, with a planner node that is started by somebody else."""
     from carla_bridge.closed_loop import drive_from_parameters
-    from wamdiff2_core.cli.main import fail
+    from wamdiff2_core.cli.main import exit_code_of
 
-    try:
-        return drive_from_parameters(sys.argv[1:])
-    except (UserError, InfrastructureError) as error:
-        return fail(error, error.exit_code)
+    return exit_code_of(lambda: drive_from_parameters(sys.argv[1:]))
 
 
 if __name__ == "__main__":

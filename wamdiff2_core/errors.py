@@ -38,6 +38,10 @@ class UserError(ValueError):
         shown = got if isinstance(got, str) else repr(got)
         super().__init__(f"{field}: expected {expected}, got {shown}" + (f"; {fix}" if fix else ""))
 
+    def __reduce__(self) -> tuple[type[UserError], tuple[str, str, object, str]]:
+        """Pickled by its parts: an exception is otherwise made anew from its message."""
+        return type(self), (self.field, self.expected, self.got, self.fix)
+
 
 class InfrastructureError(RuntimeError):
     """A server, port, disk or process that a command depends on failed."""

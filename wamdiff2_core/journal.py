@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from wamdiff2_core.errors import UserError
+from wamdiff2_core.outputs import disk_errors_named
 
 LOCK_WAIT_S = 10.0  # orphaned workers of a killed run need a moment to notice
 
@@ -91,12 +92,14 @@ class Journal:
 
     def append(self, item: Mapping[str, Any]) -> None:
         """Add one finished item; it survives a kill of this process from here on."""
-        self._file.write(json.dumps(item, ensure_ascii=False).encode() + b"\n")
-        self._file.flush()
+        with disk_errors_named(self.path):
+            self._file.write(json.dumps(item, ensure_ascii=False).encode() + b"\n")
+            self._file.flush()
 
     def close(self) -> None:
         """Release the lock; the file stays."""
-        self._file.close()
+        with disk_errors_named(self.path):
+            self._file.close()
 
     def __enter__(self) -> Journal:
         return self
@@ -125,8 +128,12 @@ class FolderLock:
 def replace_file(path: Path, text: str) -> None:
     """Write a whole file or nothing: a reader sees the old content or the new one, never a part."""
     partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    try:
+        with disk_errors_named(partial), partial.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise

@@ -36,7 +36,7 @@ from std_msgs.msg import Bool
 from wamdiff2.msg import Navigation as NavigationMsg
 from wamdiff2.msg import Plan as PlanMsg
 
-from wamdiff2_core.errors import ExitCode, InfrastructureError, UserError
+from wamdiff2_core.errors import ExitCode, UserError
 from wamdiff2_core.threads import wait_without_spinning
 from wamdiff2_core.types import CameraFrame, Check, EgoState, Navigation, Observation, Plan
 from wamdiff2_ros import conversions, params, qos
@@ -310,12 +310,9 @@ def run(
 
 def main() -> int:
     """Executable `planner_node`: one line and exit code 2 for what the user can mend, 3 for failed infrastructure."""
-    from wamdiff2_core.cli.main import fail
+    from wamdiff2_core.cli.main import exit_code_of
 
-    try:
-        return run()
-    except (UserError, InfrastructureError) as error:
-        return fail(error, error.exit_code)
+    return exit_code_of(run)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import sys
 from importlib import metadata
@@ -92,12 +93,30 @@ def test_lost_infrastructure_ends_with_3(registered, capsys, error):
     assert str(error) in one_line(capsys)
 
 
-def test_a_defect_keeps_its_traceback(registered):
+@pytest.mark.parametrize(("number", "code"), [
+    (errno.ENOSPC, 3), (errno.EDQUOT, 3), (errno.EFBIG, 3), (errno.EIO, 3),
+    (errno.EACCES, 2), (errno.EROFS, 2), (errno.ENAMETOOLONG, 2), (errno.EEXIST, 2), (errno.ENOTDIR, 2),
+])
+def test_a_path_or_a_disk_at_fault_is_named_in_one_line(registered, capsys, number, code):
     def fail():
-        raise RuntimeError("ours")
+        raise OSError(number, os.strerror(number), "/results/answers.json")
 
     registered(go=command(fail))
-    with pytest.raises(RuntimeError, match="ours"):
+    assert cli.main(["go"]) == code
+    assert one_line(capsys).startswith(f"error: /results/answers.json: {os.strerror(number)}")
+
+
+@pytest.mark.parametrize("error", [
+    RuntimeError("ours"),
+    FileNotFoundError(errno.ENOENT, "No such file", "ours"),
+    PermissionError(errno.EACCES, "ours"),
+])
+def test_a_defect_keeps_its_traceback(registered, error):
+    def fail():
+        raise error
+
+    registered(go=command(fail))
+    with pytest.raises(type(error), match="ours"):
         cli.main(["go"])
 
 

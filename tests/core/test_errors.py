@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from wamdiff2_core.errors import ExitCode, InfrastructureError, UserError, did_you_mean
@@ -20,6 +22,11 @@ def test_user_error_names_field_expectation_finding_and_fix():
 def test_user_error_shows_strings_bare_and_other_values_by_repr():
     assert str(UserError("a", "b", "word")) == "a: expected b, got word"
     assert str(UserError("a", "b", (1, "x"))) == "a: expected b, got (1, 'x')"
+
+
+def test_user_error_travels_between_processes():
+    error = pickle.loads(pickle.dumps(UserError("device", "cpu or cuda", "tpu", "leave it out")))
+    assert (str(error), error.field) == ("device: expected cpu or cuda, got tpu; leave it out", "device")
 
 
 @pytest.mark.parametrize(

@@ -398,6 +398,47 @@ def test_folders_and_missing_files_are_refused_before_the_model_loads(checkpoint
     assert_one_line(capsys, "output_file")
 
 
+@pytest.mark.parametrize("target", ["/proc/x", "/proc/x/y.json", os.devnull, "a" * 300 + ".json"])
+def test_places_that_cannot_be_written_to_are_refused_before_the_model_loads(
+    checkpoint, folder, no_model, capsys, monkeypatch, target
+):
+    monkeypatch.chdir(folder)
+    assert run(checkpoint, write(folder, [sample(0)]), target) == 2
+    assert_one_line(capsys, "output_file")
+
+
+@pytest.mark.parametrize("devices", ["1", "2"])
+def test_a_disk_that_takes_no_more_is_named_with_code_3_and_the_rows_are_kept(nano_folder, folder, devices):
+    """A limit on the size of files stands in for a full disk; both end a write in the middle."""
+    samples = [sample(number) for number in range(12)]
+    for row in samples:
+        row["conversations"][0]["value"] += " " + "and so on " * 60
+    line = arguments(nano_folder, write(folder, samples), folder / "out.json")
+    program = "import resource, sys; from wamdiff2_core.cli.main import main;"
+    limit = "resource.setrlimit(resource.RLIMIT_FSIZE, (4200, resource.RLIM_INFINITY));"
+    environment = os.environ | {"NUM_DEVICES": devices}
+    command = [sys.executable, "-c", f"{program} {limit} sys.exit(main())", *line]
+    stopped = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert stopped.returncode == 3, stopped.stderr
+    last = stopped.stderr.strip().splitlines()[-1]
+    assert last.startswith("error: ")
+    assert last.endswith(".jsonl: File too large")
+    assert "out.json.journal" in last
+    kept = [json.loads(text) for path in folder.glob("out.json.journal*") for text in whole_lines(path)[1:]]
+    assert 0 < len(kept) < len(samples)
+    for path in folder.glob("out.json.journal*"):  # would be answered anew if they were not kept
+        path.write_text(path.read_text().replace('"prediction": "', '"prediction": "kept '))
+    assert main(line) == 0
+    rows = json.loads((folder / "out.json").read_text())
+    assert [row["id"] for row in rows] == [row["id"] for row in samples]
+    assert sum(row["prediction"].startswith("kept ") for row in rows) == len(kept)
+
+
+def whole_lines(path):
+    text = path.read_text()
+    return text[: text.rfind("\n") + 1].splitlines()
+
+
 def test_folders_that_are_no_checkpoints_are_refused(checkpoint, folder, no_model, capsys):
     source = write(folder, [sample(0)])
     assert run(folder / "nowhere", source, folder / "out.json") == 2

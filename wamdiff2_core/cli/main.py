@@ -7,8 +7,9 @@ listed; one whose dependency is missing says which extra brings it, and leaves t
 from __future__ import annotations
 
 import errno
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import Annotated, Any
 
@@ -19,6 +20,7 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from wamdiff2_core.errors import ExitCode, InfrastructureError, UserError, did_you_mean
+from wamdiff2_core.outputs import DISK_ERRNOS
 from wamdiff2_core.threads import wait_without_spinning
 
 ENTRY_POINT_GROUP = "wamdiff2.commands"
@@ -42,7 +44,10 @@ EXTRA_OF_MODULE = {
     "accelerate": "train",
     "tensorboard": "train",
 }
-_INFRASTRUCTURE_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EADDRINUSE, errno.ECONNREFUSED, errno.ECONNRESET}
+_INFRASTRUCTURE_ERRNOS = DISK_ERRNOS | {errno.EADDRINUSE, errno.ECONNREFUSED, errno.ECONNRESET}
+_PATH_ERRNOS = {
+    errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP,
+}
 
 
 def extra_of(error: ModuleNotFoundError) -> str | None:
@@ -150,13 +155,13 @@ def fail(error: object, code: ExitCode) -> int:
     return int(code)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit code; defects keep their traceback."""
-    wait_without_spinning()  # before any command imports torch
+def exit_code_of(run: Callable[[], object]) -> int:
+    """Run the body of a program and return its exit code; what the user can act on is told in one line.
+
+    Defects keep their traceback.
+    """
     try:
-        result = app(
-            args=list(sys.argv[1:] if arguments is None else arguments), prog_name="wamdiff2", standalone_mode=False
-        )
+        result = run()
     except UserError as error:
         return fail(error, ExitCode.WRONG_USE)
     except InfrastructureError as error:
@@ -170,16 +175,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     except TyperException as error:
         return fail(f"{error.format_message()} (wamdiff2 --help)", ExitCode.WRONG_USE)
-    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-        if error.filename is None:
-            raise
-        return fail(f"{error.filename}: {(error.strerror or 'wrong kind of file').lower()}; name another path",
-                    ExitCode.WRONG_USE)
     except OSError as error:
-        if error.errno not in _INFRASTRUCTURE_ERRNOS:
-            raise
-        return fail(error, ExitCode.INFRASTRUCTURE)
+        where = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+        if error.errno in _INFRASTRUCTURE_ERRNOS:
+            return fail(f"{where}{error.strerror}" if where else error, ExitCode.INFRASTRUCTURE)
+        if error.errno in _PATH_ERRNOS and where:
+            return fail(f"{where}{error.strerror}; name another path", ExitCode.WRONG_USE)
+        raise
     return result if isinstance(result, int) else int(ExitCode.DONE)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit code; defects keep their traceback."""
+    wait_without_spinning()  # before any command imports torch
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    return exit_code_of(lambda: app(args=given, prog_name="wamdiff2", standalone_mode=False))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from wamdiff2_core.config import DecodeConfig, ImagePolicy
 from wamdiff2_core.conversations import read_objects
 from wamdiff2_core.errors import ExitCode, InfrastructureError, UserError, did_you_mean
+from wamdiff2_core.outputs import writable_file
 from wamdiff2_core.serving_record import ServingRecord
 
 V = TypeVar("V")
@@ -85,7 +86,7 @@ def predict(
     if dtype not in DTYPES:
         raise UserError("dtype", "one of " + ", ".join(DTYPES), dtype, did_you_mean(dtype, DTYPES))
     samples = read_objects(input_file)
-    output_file = checked_output(output_file, input_file)
+    checked_output(output_file, input_file)
     request = PredictRequest(
         model=model,
         input_file=input_file,
@@ -187,21 +188,15 @@ def image_policy(record: ServingRecord | None, min_pixels: int | None, max_pixel
     return replace(policy, **given)
 
 
-def checked_output(output_file: Path, input_file: Path) -> Path:
-    """The output path, with its folder made.
+def checked_output(output_file: Path, input_file: Path) -> None:
+    """Make the folder of the output, and see that files can be written there.
 
     Raises:
-        UserError: it is a folder, or the input file.
+        UserError: they cannot, or the output is a folder, a device, or the input file.
     """
-    if output_file.is_dir():
-        raise UserError("output_file", "a file", f"{output_file} (a folder)")
     if output_file.resolve() == input_file.resolve():
         raise UserError("output_file", "another file than the input", str(output_file))
-    try:
-        output_file.parent.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:
-        raise UserError("output_file", "a path below a folder", f"{output_file} (below a file)") from None
-    return output_file
+    writable_file(output_file, "output_file")
 
 
 def fingerprint(model: Path, input_file: Path, decode: DecodeConfig, images: ImagePolicy, dtype: str) -> dict[str, Any]:
@@ -269,7 +264,8 @@ def answer_in_processes(request: Any, world: int, show: Any) -> None:
 
     Raises:
         UserError: a worker refused the request.
-        InfrastructureError: a worker died; what it answered is kept for the next run.
+        OSError: a worker's disk is full; it names the file.
+        InfrastructureError: a worker died. In either case what it answered is kept for the next run.
     """
     import multiprocessing
 
@@ -305,11 +301,11 @@ def answer_in_processes(request: Any, world: int, show: Any) -> None:
 
 
 def raise_outcome(rank: int, exit_code: int | None, outcome: Any) -> None:
-    """Say in this process why a worker failed: it sent a refusal, or it died."""
+    """Raise in this process what made a worker fail: the error that it sent, or that it died."""
     try:
-        refusal = outcome.recv()
+        error = outcome.recv()
     except EOFError:
         raise InfrastructureError(
             f"worker {rank}: expected to end well, got exit code {exit_code}; give the same command again to go on"
         ) from None
-    raise UserError(*refusal)
+    raise error

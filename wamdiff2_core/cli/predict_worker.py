@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from wamdiff2_core.config import DecodeConfig, ImagePolicy
 from wamdiff2_core.conversations import Conversation, ConversationError, read_objects, read_rgb, resolve_image
-from wamdiff2_core.errors import UserError
+from wamdiff2_core.errors import ExitCode, UserError
 from wamdiff2_core.journal import FolderLock, Journal, check_same_request, read_journal, replace_file
+from wamdiff2_core.outputs import DISK_ERRNOS
 
 if TYPE_CHECKING:
     from wamdiff2_core.chat import ChatCodec
@@ -219,7 +220,7 @@ def worker_process(request: PredictRequest, rank: int, world: int, device: str, 
     Args:
         request, rank, world, device: see `answer_share`.
         counts: shared array; slot `rank` is the number of answered samples.
-        outcome: connection that tells the parent of a `UserError`, as its (field, expected, got, fix).
+        outcome: connection that tells the parent of an error that the user can act on.
     """
     import multiprocessing
     import threading
@@ -240,8 +241,13 @@ def worker_process(request: PredictRequest, rank: int, world: int, device: str, 
     try:
         answer_share(request, rank, world, device, progress)
     except UserError as error:
-        outcome.send((error.field, error.expected, error.got, error.fix))
+        outcome.send(error)
         raise SystemExit(int(error.exit_code)) from None
+    except OSError as error:
+        if error.errno not in DISK_ERRNOS:
+            raise
+        outcome.send(error)
+        raise SystemExit(int(ExitCode.INFRASTRUCTURE)) from None
 
 
 def limit_threads(world: int) -> None:
