@@ -6,6 +6,7 @@ Impulses act in the plane too. Nothing bounces: bodies crumple, and a collision 
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -88,7 +89,7 @@ def touch_point(a: Box, b: Box) -> tuple[float, float]:
         return (a.x + b.x) / 2, (a.y + b.y) / 2
     x0, y0 = area[0]
     total = sum_x = sum_y = 0.0
-    for (x1, y1), (x2, y2) in zip(area[1:], area[2:], strict=False):
+    for (x1, y1), (x2, y2) in itertools.pairwise(area[1:]):
         twice = (x1 - x0) * (y2 - y0) - (x2 - x0) * (y1 - y0)
         total += twice
         sum_x += twice * (x0 + x1 + x2)

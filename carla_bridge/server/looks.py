@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 
 from carla_bridge.server.actors import Actor, Vehicle, Walker
+from carla_bridge.server.poses import rotation_matrix
 from carla_bridge.server.scene import Lamp, RenderActor, RenderSignal, Rgb
 
 PROP_COLOR: Rgb = (225, 120, 30)
@@ -36,11 +37,12 @@ def look(actor: Actor, *, visible: bool = True) -> RenderActor:
     else:
         kind, color = "prop", PROP_COLOR
     p = actor.pose
+    foot_x, foot_y, foot_z = _foot(actor)
     return RenderActor(
         kind,
-        p.x,
-        p.y,
-        p.z - actor.foot_m,
+        foot_x,
+        foot_y,
+        foot_z,
         p.pitch,
         p.yaw,
         p.roll,
@@ -51,6 +53,15 @@ def look(actor: Actor, *, visible: bool = True) -> RenderActor:
         speed_mps=math.hypot(actor.velocity[0], actor.velocity[1]),
         visible=visible,
     )
+
+
+def _foot(actor: Actor) -> tuple[float, float, float]:
+    """Middle of the body's foot; that of a walker who lies is not below its origin."""
+    p = actor.pose
+    if not isinstance(actor, Walker):
+        return p.location
+    up = rotation_matrix(p)[:, 2] * actor.blueprint.extent_m[2]
+    return p.x - float(up[0]), p.y - float(up[1]), p.z - float(up[2])
 
 
 def _lamps(vehicle: Vehicle) -> Lamp:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from carla_bridge.server.vehicle_model import VehicleModel
 
+GRAVITY_MPS2 = 9.81
+
 
 @dataclass(slots=True)
 class Pedals:

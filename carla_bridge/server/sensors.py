@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import msgpack
 
 from carla_bridge.server import wire
-from carla_bridge.server.actors import GRAVITY_MPS2, Actor, Sensor
+from carla_bridge.server.actors import Actor, Sensor
+from carla_bridge.server.motion import GRAVITY_MPS2
 from carla_bridge.server.poses import rotation_matrix
 from carla_bridge.server.wire import SensorType, Vector
 

@@ -12,11 +12,10 @@ from __future__ import annotations
 import math
 
 from carla_bridge.server import tyre_slide
-from carla_bridge.server.motion import DRY_AND_LEVEL, Motion, Pedals, Surface
+from carla_bridge.server.motion import DRY_AND_LEVEL, GRAVITY_MPS2, Motion, Pedals, Surface
 from carla_bridge.server.vehicle_model import VehicleModel
 
 SUBSTEP_S = 0.01
-GRAVITY_MPS2 = 9.81
 ANTILOCK_SHARE = 0.95  # motor and brakes take no more of the grip than this, so that the wheels still steer
 
 

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from carla_bridge.server import looks, sensing, wire
-from carla_bridge.server.actors import SPECTATOR, Actor, Sensor, Vehicle, has_stream, make_actor
+from carla_bridge.server.actors import SPECTATOR, Actor, Sensor, has_stream, make_actor
 from carla_bridge.server.arguments import RpcError
-from carla_bridge.server.contacts import ContactSolver, Hit
+from carla_bridge.server.contacts import Hit
 from carla_bridge.server.dialect import DEFAULT_VERSION, DIALECTS, Dialect
+from carla_bridge.server.physics import Physics
 from carla_bridge.server.poses import Pose
 from carla_bridge.server.scene import RenderActor, RenderCamera, RenderSignal, StaticBox
 from carla_bridge.server.sensors import GeoReference
@@ -27,6 +28,7 @@ from carla_bridge.server.weather import CLEAR_NOON, Weather
 
 DEFAULT_DELTA_S = 0.05
 KEPT_RENDERERS = 3
+DEPOSITS, WETNESS = 2, 9  # places in the list of weather parameters
 LAYOUT_THREAD = "town-layout"
 
 
@@ -145,9 +147,7 @@ class World:
 
     def _enter(self, town: TownLike) -> None:
         self.town = town
-        scenery = town.static_boxes
-        self.contacts = ContactSolver(scenery)
-        self.ground_z_m: Callable[[float, float], float] = getattr(town, "ground_z_m", _level)
+        self.physics = Physics(town.static_boxes, getattr(town, "ground_z_m", None))
         # Laying out a town takes seconds, and a client gives a request no more than that.
         if town.opendrive not in self._renderers:
             self._renderers = dict(list(self._renderers.items())[1 - KEPT_RENDERERS :])
@@ -166,7 +166,7 @@ class World:
                 self.destroy(actor.id)
         if town is not self.town:
             self._enter(town)
-        self.contacts.reset()
+        self.physics.contacts.reset()
         self.random = random.Random(self.seed)
         self.episode_id += 1
         # A loading client drops its subscription and subscribes anew. With the same id it mixes the two up when a late
@@ -211,7 +211,7 @@ class World:
         if parent_id is not None:
             actor.parent, actor.attached = self.actor(parent_id), pose
             actor.follow_parent()
-        elif actor.collides and self.contacts.blocked(actor, self.actors.values()):
+        elif actor.collides and self.physics.contacts.blocked(actor, self.actors.values()):
             raise RpcError("Spawn failed because of collision at spawn location")
         self.take_id()
         if has_stream(actor.blueprint):
@@ -234,7 +234,7 @@ class World:
         for other in self.actors.values():
             if other.parent is actor:
                 other.parent = None
-        self.contacts.forget(actor_id)
+        self.physics.contacts.forget(actor_id)
         return True
 
     def actor(self, actor_id: int) -> Actor:
@@ -273,17 +273,9 @@ class World:
         for part in (self.signals, self.traffic):
             if part is not None:
                 part.step(dt_s)
-        before = {}
-        for actor in self.actors.values():
-            if actor.parent is None:
-                before[actor.id] = actor.velocity
-                actor.step(dt_s, self.ground_z_m(actor.pose.x, actor.pose.y))
-        hits = self.contacts.resolve(self.actors)
-        for actor in self.actors.values():
-            if isinstance(actor, Vehicle):
-                actor.finish_step(dt_s, before.get(actor.id, actor.velocity))
-        for actor in self.actors.values():
-            actor.follow_parent()
+        weather = self.weather
+        self.physics.terrain.wet(max(weather[DEPOSITS], weather[WETNESS]))
+        hits = self.physics.step(self.actors, dt_s, self.time_s)
         self._publish_state(dt_s)
         self._publish_measurements(hits)
         return self.frame
@@ -318,11 +310,6 @@ class World:
         seen, signals = looks.bodies(actors, sensor.parent), looks.signals(actors)
         weather = Weather.from_protocol(self.weather)
         return self._renderer.result().render(camera, seen, signals, weather, self.time_s).tobytes()
-
-
-def _level(x_m: float, y_m: float) -> float:
-    """Height of the ground where a town does not say: 0."""
-    return 0.0
 
 
 def _in_background(make: Callable[[], RendererLike]) -> Future[RendererLike]:

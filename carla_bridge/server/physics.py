@@ -1,0 +1,63 @@
+"""Motion of everybody in one tick: pedals, ground and collisions.
+
+Bodies that are near nothing they could touch move by the whole tick at once. The others move in steps so short that no
+contact is passed over or found deep inside a body, and contacts are resolved after each of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from carla_bridge.server.actors import Actor, FrictionTrigger, Walker
+from carla_bridge.server.contacts import Close, ContactSolver, Hit
+from carla_bridge.server.scene import StaticBox
+from carla_bridge.server.terrain import Terrain
+
+STEP_M = 0.15  # two bodies close in by no more than this in one step
+STEPS = (1, 5, 10, 20)  # multiples of what the vehicle model does in a tick of 50 ms anyhow, so that it stays the same
+
+
+class Physics:
+    """Motion in one town.
+
+    Args:
+        scenery: things that can be hit.
+        height_m: (x, y) -> height of the ground; None where all of it is at 0.
+    """
+
+    def __init__(
+        self, scenery: Sequence[StaticBox] = (), height_m: Callable[[float, float], float] | None = None
+    ) -> None:
+        self.contacts = ContactSolver(scenery)
+        self.terrain = Terrain(height_m)
+
+    def step(self, actors: Mapping[int, Actor], dt_s: float, time_s: float) -> list[Hit]:
+        """Move everybody by one tick that ends at `time_s`; returns the collisions that began in it."""
+        loose = [actor for actor in actors.values() if actor.parent is None]
+        self.terrain.patches = tuple(actor for actor in loose if isinstance(actor, FrictionTrigger))
+        for actor in loose:
+            actor.begin_tick()
+            if isinstance(actor, Walker) and actor.recovered and not self.contacts.blocked(actor, loose):
+                actor.rise()
+        pairs = self.contacts.close_pairs(actors, dt_s)
+        engaged = {close.actor.id: close.actor for close in pairs}
+        engaged.update((close.other.id, close.other) for close in pairs if close.other is not None)
+        for actor in loose:
+            if actor.id not in engaged:
+                actor.step(dt_s, self.terrain)
+        if engaged:
+            steps = _steps(pairs, dt_s)
+            for _ in range(steps):
+                for actor in engaged.values():
+                    actor.step(dt_s / steps, self.terrain)
+                self.contacts.resolve(pairs)
+        for actor in loose:
+            actor.end_tick(dt_s)
+        for actor in actors.values():
+            actor.follow_parent()
+        return self.contacts.hits(pairs, time_s)
+
+
+def _steps(pairs: Sequence[Close], dt_s: float) -> int:
+    travel_m = max(close.closing_mps for close in pairs) * dt_s
+    return next((n for n in STEPS if travel_m <= n * STEP_M), STEPS[-1])
