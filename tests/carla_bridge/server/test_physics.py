@@ -323,7 +323,7 @@ def test_friction_trigger_and_wet_road_lengthen_braking() -> None:
     assert stopping_place(0.0, "3.5") == pytest.approx(dry)
     assert stopping_place(100.0, None) > dry + 3.0
     assert stopping_place(0.0, "1.0") > 2 * dry
-    assert stopping_place(0.0, "0.0") == pytest.approx(140.0 + dry, abs=3.0)
+    assert 155.0 < stopping_place(0.0, "0.0") < 140.0 + dry  # the ice ends at 140 m
 
 
 def test_state_stays_finite_whatever_is_written_into_it() -> None:
