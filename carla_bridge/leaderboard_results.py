@@ -45,7 +45,16 @@ __all__ = [
 
 
 class ResultsFileError(ValueError):
-    """A file is not a result file; the message says why, as a clause about the file."""
+    """A file is not a result file; the message says why, as a clause about the file.
+
+    Attributes:
+        records_lost: whether records may have been in it: true for one that is damaged, false for one that is empty
+            or holds something else.
+    """
+
+    def __init__(self, message: str, *, records_lost: bool = False) -> None:
+        super().__init__(message)
+        self.records_lost = records_lost
 
 
 class EntryStatus(StrEnum):
@@ -121,7 +130,7 @@ class LeaderboardResults:
         try:
             text = path.read_bytes().decode()
         except UnicodeDecodeError:
-            raise ResultsFileError("is not text") from None
+            raise ResultsFileError("is not text", records_lost=True) from None
         return cls.parse(text)
 
     @classmethod
@@ -139,8 +148,10 @@ class LeaderboardResults:
             whole = text.rstrip()
             if error.pos >= len(whole) or not whole.endswith(("}", "]")):
                 lines = whole.count("\n") + 1
-                raise ResultsFileError(f"is cut off in line {lines}: not all of it was written") from None
-            raise ResultsFileError(f"is not JSON: {error.msg} in line {error.lineno}") from None
+                raise ResultsFileError(
+                    f"is cut off in line {lines}: not all of it was written", records_lost=True
+                ) from None
+            raise ResultsFileError(f"is not JSON: {error.msg} in line {error.lineno}", records_lost=True) from None
         except RecursionError:
             raise ResultsFileError("is not a result file: nested too deep") from None
         checkpoint = data.get("_checkpoint") if isinstance(data, dict) else None

@@ -1,0 +1,1 @@
+"""Scores from result files, without a server."""

@@ -1,0 +1,56 @@
+"""What is wrong with the input of a score."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+SHOWN = 8
+
+
+class ProblemKind(StrEnum):
+    """Kinds of problems, as `--json` names them."""
+
+    UNREADABLE = "unreadable file"
+    SET_ASIDE = "file set aside"
+    UNFINISHED = "unfinished file"
+    INVALID_RECORD = "invalid record"
+    DUPLICATE = "duplicate routes"
+    MISSING = "missing routes"
+    UNKNOWN_ROUTE = "unknown routes"
+    OTHER_ROUTE = "other routes of the same id"
+    REPETITIONS = "several repetitions"
+    MISMATCH = "score mismatch"
+    UNVERIFIED = "score not verified"
+    WORLDS = "several worlds"
+    NOT_DRIVEN_OUT = "not driven to an end"
+    EFFICIENCY = "efficiency"
+    METRICS = "metric files"
+    MAPS = "maps"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One finding.
+
+    Attributes:
+        kind: what sort of finding.
+        message: one sentence that names files and routes.
+        forbids_headline: no driving score may be stated while it stands.
+    """
+
+    kind: ProblemKind
+    message: str
+    forbids_headline: bool
+
+
+def listing(items: Sequence[str]) -> str:
+    """The first few of many, with the number of the rest."""
+    shown = ", ".join(items[:SHOWN])
+    return shown if len(items) <= SHOWN else f"{shown} and {len(items) - SHOWN} more"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number and its noun, in the plural where it must be."""
+    return f"{number} {noun}" + ("" if number == 1 else "s")
