@@ -30,6 +30,8 @@ from wamdiff2_core.config import CameraSpec, PlanningTask, TargetRule
 from wamdiff2_core.control.controller import Controller, PlanInMap
 from wamdiff2_core.dataset import DatasetWriter, last_sample
 from wamdiff2_core.errors import UserError
+from wamdiff2_core.journal import replace_file
+from wamdiff2_core.outputs import writable_folder
 from wamdiff2_core.prompts import IMAGE_PLACEHOLDER, planning_prompt
 from wamdiff2_core.types import CameraFrame, EgoState, Observation, Plan
 from wamdiff2_core.waypoint_text import format_waypoints
@@ -186,7 +188,7 @@ def collect(
 
 def _prepare(out: Path, settings: dict[str, Any]) -> int:
     """Check that `out` is empty or was begun with the same settings; the episode to go on with."""
-    out.mkdir(parents=True, exist_ok=True)
+    writable_folder(out, "out")
     file = out / SETTINGS_FILE
     text = json.dumps(settings, indent=1)
     if file.exists():
@@ -196,7 +198,7 @@ def _prepare(out: Path, settings: dict[str, Any]) -> int:
     elif any(out.iterdir()):
         raise UserError("out", "an empty folder, or one begun by this command", str(out), "choose another folder")
     else:
-        file.write_text(text + "\n")
+        replace_file(file, text + "\n")
     last = last_sample(out / SAMPLES_FILE)
     return 0 if last is None else int(last.extra["episode"]) + 1
 

@@ -129,6 +129,7 @@ class Drive:
         Raises:
             UserError: the server has no such town, or a route cannot be driven there.
             InfrastructureError: server or planner did not start.
+            OSError: the disk is full; what was driven is kept as far as it was written.
         """
         from carla_bridge.report import write_report
 
@@ -138,7 +139,7 @@ class Drive:
             try:
                 with ExitStack() as stack:
                     self._drive(stack, display, node)
-            except (InfrastructureError, UserError) as error:
+            except (InfrastructureError, UserError, OSError) as error:
                 self._results = replace(self._results, error=str(error))
                 raise
             except KeyboardInterrupt:

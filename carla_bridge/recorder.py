@@ -11,12 +11,13 @@ import numpy as np
 import simplejpeg
 
 from carla_bridge.navigation import RoutePlan
-from carla_bridge.results import PlanRecord, RouteShape, Tick
+from carla_bridge.results import PLANS_NAME, TRAJECTORY_NAME, PlanRecord, RouteShape, Tick
+from wamdiff2_core.outputs import disk_errors_named
 from wamdiff2_core.types import CameraFrame
 
 
 class RouteRecorder:
-    """Files of one route, closed on leaving the `with` block.
+    """Files of one route, closed on leaving the `with` block. A full disk is told with the name of the file.
 
     Attributes:
         ticks, plans: what was written so far.
@@ -29,39 +30,48 @@ class RouteRecorder:
             folder: of this route.
             route: what is to be driven.
         """
-        for name in ("frames", "model"):
-            (folder / name).mkdir(parents=True, exist_ok=True)
-        shape = RouteShape(route.xy_m.round(3).tolist(), route.length_m)
-        (folder / "route.json").write_text(json.dumps(dataclasses.asdict(shape)))
+        with disk_errors_named(folder):
+            for name in ("frames", "model"):
+                (folder / name).mkdir(parents=True, exist_ok=True)
+            shape = RouteShape(route.xy_m.round(3).tolist(), route.length_m)
+            (folder / "route.json").write_text(json.dumps(dataclasses.asdict(shape)))
         self.folder = folder
         self.ticks: list[Tick] = []
         self.plans: list[PlanRecord] = []
-        self._trajectory = (folder / "trajectory.csv").open("w", newline="")
+        self._trajectory = (folder / TRAJECTORY_NAME).open("w", newline="")
         self._csv = csv.writer(self._trajectory, lineterminator="\n")
         self._csv.writerow([field.name for field in dataclasses.fields(Tick)])
-        self._plans = (folder / "plans.jsonl").open("w")
+        self._plans = (folder / PLANS_NAME).open("w")
 
     def tick(self, tick: Tick) -> None:
         """Add a line to the trajectory."""
         self.ticks.append(tick)
-        self._csv.writerow(tick.row())
+        with disk_errors_named(self.folder / TRAJECTORY_NAME):
+            self._csv.writerow(tick.row())
 
     def plan(self, record: PlanRecord) -> None:
         """Add a line to the plans."""
         self.plans.append(record)
-        self._plans.write(json.dumps(dataclasses.asdict(record)) + "\n")
+        with disk_errors_named(self.folder / PLANS_NAME):
+            self._plans.write(json.dumps(dataclasses.asdict(record)) + "\n")
 
     def pictures(self, name: str, planner: CameraFrame | None, display: CameraFrame | None) -> None:
         """Store the pictures of one moment as `name`; without a display camera the planner's stands in."""
         for folder, frame, quality in (("model", planner, 90), ("frames", display or planner, 82)):
             if frame is not None:
                 jpeg = simplejpeg.encode_jpeg(np.ascontiguousarray(frame.rgb), quality=quality, colorspace="RGB")
-                (self.folder / folder / name).write_bytes(jpeg)
+                path = self.folder / folder / name
+                with disk_errors_named(path):
+                    path.write_bytes(jpeg)
 
     def close(self) -> None:
         """Flush and close the files."""
-        self._trajectory.close()
-        self._plans.close()
+        try:
+            with disk_errors_named(self.folder / TRAJECTORY_NAME):
+                self._trajectory.close()
+        finally:
+            with disk_errors_named(self.folder / PLANS_NAME):
+                self._plans.close()
 
     def __enter__(self) -> RouteRecorder:
         return self

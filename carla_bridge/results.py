@@ -27,9 +27,10 @@ from typing import Any
 
 from wamdiff2_core.config import CameraSpec, Strict, parse
 from wamdiff2_core.errors import ExitCode, UserError
+from wamdiff2_core.journal import replace_file
 
 SCHEMA = 2
-RESULTS_NAME = "results.json"
+RESULTS_NAME, TRAJECTORY_NAME, PLANS_NAME = "results.json", "trajectory.csv", "plans.jsonl"
 
 
 class Outcome(StrEnum):
@@ -177,9 +178,9 @@ class DriveResults(Strict):
         return ExitCode.DONE if self.completed == self.routes_wanted > 0 else ExitCode.FAILED_ITEMS
 
     def save(self, folder: Path) -> Path:
-        """Write `results.json` into a run folder."""
+        """Write `results.json` into a run folder; the one before stays when that fails."""
         path = folder / RESULTS_NAME
-        path.write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n")
+        replace_file(path, json.dumps(dataclasses.asdict(self), indent=2) + "\n")
         return path
 
     @classmethod
@@ -288,13 +289,13 @@ class RouteShape:
 def read_ticks(route_folder: Path) -> list[Tick]:
     """Read `trajectory.csv` of a route."""
     kinds = {f.name: int if f.type == "int" else float for f in dataclasses.fields(Tick)}
-    with (route_folder / "trajectory.csv").open(newline="") as file:
+    with (route_folder / TRAJECTORY_NAME).open(newline="") as file:
         return [Tick(**{name: kinds[name](value) for name, value in row.items()}) for row in csv.DictReader(file)]
 
 
 def read_plans(route_folder: Path) -> list[PlanRecord]:
     """Read `plans.jsonl` of a route."""
-    with (route_folder / "plans.jsonl").open() as file:
+    with (route_folder / PLANS_NAME).open() as file:
         return [PlanRecord(**json.loads(line)) for line in file]
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from carla_bridge.results import RESULTS_NAME
 from wamdiff2_core.errors import UserError
+from wamdiff2_core.outputs import writable_folder
 
 OWN_FILES = (RESULTS_NAME, "map.json", "index.html", "drive.mp4", "routes", "logs")
 PREVIOUS_NAME = "previous"
@@ -25,11 +26,12 @@ def prepare_folder(out: Path) -> None:
     """Make the run folder; an earlier run in it moves to `previous/`, where it takes the place of the one before.
 
     Raises:
-        UserError: it is a file, or holds something that is not a run.
+        UserError: it is a file, cannot be written to, or holds something that is not a run.
     """
     if out.exists() and not out.is_dir():
         raise UserError("out", "a folder", f"a file, {out}")
-    if out.is_dir() and any(out.iterdir()):
+    writable_folder(out, "out")
+    if any(out.iterdir()):
         if not _is_run(out):
             raise UserError("out", "an empty folder, or that of an earlier run", str(out), "choose another folder")
         previous = out / PREVIOUS_NAME
@@ -38,7 +40,6 @@ def prepare_folder(out: Path) -> None:
         for name in OWN_FILES:
             if (out / name).exists():
                 (out / name).rename(previous / name)
-    out.mkdir(parents=True, exist_ok=True)
 
 
 def _is_run(folder: Path) -> bool:

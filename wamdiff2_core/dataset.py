@@ -20,6 +20,7 @@ import numpy as np
 
 from wamdiff2_core.conversations import Conversation, ConversationError, read_objects
 from wamdiff2_core.errors import UserError
+from wamdiff2_core.outputs import disk_errors_named
 from wamdiff2_core.prompts import IMAGE_PLACEHOLDER
 
 JPEG_QUALITY = 90
@@ -143,16 +144,19 @@ class DatasetWriter:
             line["image"] = names[0] if len(names) == 1 else names
         line["conversations"] = [{"from": "human", "value": prompt}, {"from": "gpt", "value": answer}]
         line["datasource"] = self.datasource
-        self._out.write(json.dumps({**line, **extra}, ensure_ascii=False, separators=(",", ":")) + "\n")
+        with disk_errors_named(self.file):
+            self._out.write(json.dumps({**line, **extra}, ensure_ascii=False, separators=(",", ":")) + "\n")
         self.count += 1
 
     def flush(self) -> None:
         """Hand every sample so far to the operating system."""
-        self._out.flush()
+        with disk_errors_named(self.file):
+            self._out.flush()
 
     def close(self) -> None:
         """Flush and close."""
-        self._out.close()
+        with disk_errors_named(self.file):
+            self._out.close()
 
     def __enter__(self) -> DatasetWriter:
         return self
@@ -168,6 +172,7 @@ class DatasetWriter:
         relative = f"images/{name}.jpg"
         path = self.folder / relative
         path.parent.mkdir(exist_ok=True)
-        rgb = np.ascontiguousarray(rgb)
-        path.write_bytes(simplejpeg.encode_jpeg(rgb, quality=JPEG_QUALITY, colorsubsampling="444"))
+        jpeg = simplejpeg.encode_jpeg(np.ascontiguousarray(rgb), quality=JPEG_QUALITY, colorsubsampling="444")
+        with disk_errors_named(path):
+            path.write_bytes(jpeg)
         return relative

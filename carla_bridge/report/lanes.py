@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from wamdiff2_core.frames import flip_y
+from wamdiff2_core.journal import replace_file
 
 MAP_NAME = "map.json"
 
@@ -27,7 +28,7 @@ def save_lanes(folder: Path, maps: Mapping[str, Any]) -> None:
     for name, carla_map in maps.items():
         town = Town.from_opendrive(name, carla_map.to_opendrive())
         edges[name] = [flip_y(line).round(2).tolist() for line in town.lane_polylines()]
-    (folder / MAP_NAME).write_text(json.dumps(edges))
+    replace_file(folder / MAP_NAME, json.dumps(edges))
 
 
 def load_lanes(folder: Path, town: str) -> list[np.ndarray]:

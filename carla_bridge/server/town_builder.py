@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wamdiff2_core.errors import InfrastructureError
+from wamdiff2_core.journal import replace_file
+from wamdiff2_core.outputs import writable_file
 
 if TYPE_CHECKING:
     from scenariogeneration import xodr
@@ -360,9 +361,5 @@ def town(
     ),
 ) -> None:
     """Write the town of the embedded world as an OpenDRIVE file."""
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(build_town(), encoding="utf-8")
-    except OSError as error:
-        raise InfrastructureError(f"cannot write {out}: {error}") from error
+    replace_file(writable_file(out, "out"), build_town())
     typer.echo(f"{out}: {len(WAMTOWN01.junctions)} junctions, {len(WAMTOWN01.roads)} roads")
