@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from carla_bridge.server import wire
 from carla_bridge.server.blueprint import Blueprint
@@ -72,9 +73,9 @@ class Actor:
         """Part of the world-state record that depends on the kind."""
         return b""
 
-    def render_signal(self) -> RenderSignal | None:
-        """What a traffic light or sign shows now; None for everything else."""
-        return None
+    def render_signals(self) -> Sequence[RenderSignal]:
+        """The poles of a traffic light or sign with what they show now; none for everything else."""
+        return ()
 
     def record(self) -> bytes:
         """World-state record."""

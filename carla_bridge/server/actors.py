@@ -37,7 +37,7 @@ class Prop(Actor):
         if moves:
             self.pose.x += self.velocity[0] * dt_s
             self.pose.y += self.velocity[1] * dt_s
-        self._settle(dt_s, terrain.height_m(self.pose.x, self.pose.y))
+        self._settle(dt_s, terrain.height_m(*self.pose.location))
 
 
 class FrictionTrigger(Actor):

@@ -20,6 +20,7 @@ from carla_bridge.server.dialect import DEFAULT_VERSION, dialect_of
 from carla_bridge.server.doorkeeper import Doorkeeper
 from carla_bridge.server.handlers import all_methods
 from carla_bridge.server.rpc import RpcConnection
+from carla_bridge.server.signals import place_signals
 from carla_bridge.server.streams import StreamHub
 from carla_bridge.server.town_library import TownLibrary
 from carla_bridge.server.world import RendererLike, TownLike, World
@@ -163,6 +164,7 @@ class EmbeddedServer:
                 load_town=self._make_town,
                 parse_town=_parse_town,
                 make_renderer=self._make_renderer,
+                make_signals=place_signals,
                 town_names=config.towns.names,
                 seed=config.seed,
                 dialect=dialect_of(config.dialect),

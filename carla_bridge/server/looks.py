@@ -24,7 +24,7 @@ def bodies(actors: Iterable[Actor], carrier: Actor | None) -> list[RenderActor]:
 
 def signals(actors: Iterable[Actor]) -> list[RenderSignal]:
     """Traffic lights and signs."""
-    return [signal for actor in actors if (signal := actor.render_signal()) is not None]
+    return [signal for actor in actors for signal in actor.render_signals()]
 
 
 def look(actor: Actor, *, visible: bool = True) -> RenderActor:

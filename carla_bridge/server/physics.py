@@ -22,11 +22,11 @@ class Physics:
 
     Args:
         scenery: things that can be hit.
-        height_m: (x, y) -> height of the ground; None where all of it is at 0.
+        height_m: height of the ground, as `Terrain` takes it.
     """
 
     def __init__(
-        self, scenery: Sequence[StaticBox] = (), height_m: Callable[[float, float], float] | None = None
+        self, scenery: Sequence[StaticBox] = (), height_m: Callable[[float, float, float], float] | None = None
     ) -> None:
         self.contacts = ContactSolver(scenery)
         self.terrain = Terrain(height_m)

@@ -20,7 +20,7 @@ class Patch(Protocol):
         """Whether a place is on it."""
 
 
-def _level(x_m: float, y_m: float) -> float:
+def _level(x_m: float, y_m: float, near_z_m: float) -> float:
     """Height of level ground."""
     return 0.0
 
@@ -29,10 +29,11 @@ class Terrain:
     """Ground of a town under the present weather.
 
     Args:
-        height_m: (x, y) of CARLA's world -> height of the ground; None where all of it is at 0.
+        height_m: (x, y, z) of CARLA's world -> height of the ground there, of several levels the one nearest to z; None
+            where all of it is at 0.
     """
 
-    def __init__(self, height_m: Callable[[float, float], float] | None = None) -> None:
+    def __init__(self, height_m: Callable[[float, float, float], float] | None = None) -> None:
         self.level = height_m is None
         self.height_m = height_m or _level
         self.patches: tuple[Patch, ...] = ()
@@ -53,23 +54,23 @@ class Terrain:
         return Surface(grip, slope_rad)
 
     def stand(
-        self, x_m: float, y_m: float, yaw_rad: float, half_base_m: float, half_track_m: float
+        self, x_m: float, y_m: float, z_m: float, yaw_rad: float, half_base_m: float, half_track_m: float
     ) -> tuple[float, float, float]:
         """How a vehicle stands: height of its origin, pitch and roll in radians (nose up and right side down positive).
 
-        Three points carry it: the middle of the front axle and both ends of the rear axle.
+        `z_m` is where it is now. Three points carry it: the middle of the front axle and both ends of the rear axle.
         """
         if self.level:
             return 0.0, 0.0, 0.0
         c, s = math.cos(yaw_rad), math.sin(yaw_rad)
         rear_x, rear_y = x_m - half_base_m * c, y_m - half_base_m * s
-        front = self.height_m(x_m + half_base_m * c, y_m + half_base_m * s)
+        front = self.height_m(x_m + half_base_m * c, y_m + half_base_m * s, z_m)
         if half_track_m > 0:
-            left = self.height_m(rear_x + half_track_m * s, rear_y - half_track_m * c)
-            right = self.height_m(rear_x - half_track_m * s, rear_y + half_track_m * c)
+            left = self.height_m(rear_x + half_track_m * s, rear_y - half_track_m * c, z_m)
+            right = self.height_m(rear_x - half_track_m * s, rear_y + half_track_m * c, z_m)
             roll = math.atan2(left - right, 2 * half_track_m)
         else:
-            left = right = self.height_m(rear_x, rear_y)
+            left = right = self.height_m(rear_x, rear_y, z_m)
             roll = 0.0
         rear = 0.5 * (left + right)
         return 0.5 * (front + rear), math.atan2(front - rear, 2 * half_base_m), roll

@@ -2,6 +2,8 @@
 
 Works for any OpenDRIVE file that CARLA can read. Lane surfaces are sampled through `carla.Map`, so they agree with what
 a client sees; which lanes and marks exist is read from the XML, because `carla.Map` cannot list them.
+
+A file that is not ours and has no signals gets some (`opendrive_signals`), in the text that clients see too.
 """
 
 from __future__ import annotations
@@ -14,8 +16,12 @@ from xml.etree import ElementTree
 import carla
 import numpy as np
 
+from carla_bridge.server.ground import GroundHeight
+from carla_bridge.server.opendrive_signals import has_signals, with_signals
+from carla_bridge.server.road_signals import SignalSpec
 from carla_bridge.server.scene import LaneStrip, MarkLine, StaticBox
 from carla_bridge.server.scenery import build_scenery
+from carla_bridge.server.signal_reader import read_signals
 from wamdiff2_core.errors import UserError, did_you_mean
 
 TOWNS_FOLDER = Path(__file__).parent / "towns"
@@ -35,6 +41,7 @@ SURFACE_LANES = (
 SAMPLE_STEP_M = 1.5
 MAX_SEGMENT_M = 12.0
 MAX_SAGITTA_M = 0.03
+MAX_SAG_M = 0.01
 SPAWN_STEP_M = 25.0
 SPAWN_END_GAP_M = 10.0
 _EPSILON_M = 1e-3  # CARLA assigns a joint to one of the two sections: stay inside of the one that is meant
@@ -70,6 +77,8 @@ class Town:
     def load(cls, name_or_path: str | Path = DEFAULT_TOWN) -> Town:
         """Load a shipped town by name (`Wamtown01`, `Carla/Maps/Wamtown01`) or any town from an `.xodr` file.
 
+        Shipped towns are what they are; any other file without signals is given some.
+
         Raises:
             UserError: no such town or file, or CARLA cannot read the file.
         """
@@ -78,7 +87,11 @@ class Town:
         if not path.is_file():
             shipped = sorted(p.stem for p in TOWNS_FOLDER.glob("*.xodr"))
             raise UserError("town", "a shipped town or an .xodr file", text, did_you_mean(text, shipped))
-        return cls.from_opendrive(path.stem, path.read_text(encoding="utf-8"))
+        opendrive = path.read_text(encoding="utf-8")
+        town = cls.from_opendrive(path.stem, opendrive)
+        if path.parent.resolve() == TOWNS_FOLDER.resolve() or has_signals(opendrive):
+            return town
+        return cls.from_opendrive(path.stem, with_signals(path.stem, opendrive))
 
     @classmethod
     def from_opendrive(cls, name: str, opendrive: str) -> Town:
@@ -121,6 +134,16 @@ class Town:
         return tuple(
             mark for road in self._roads for section in self._sections(road) for mark in self._section_marks(*section)
         )
+
+    @cached_property
+    def signals(self) -> tuple[SignalSpec, ...]:
+        """Traffic lights and signs, in order of their ids."""
+        return read_signals(self.opendrive, self.map)
+
+    @cached_property
+    def ground_z_m(self) -> GroundHeight:
+        """Height of the ground: `ground_z_m(x_m, y_m, near_z_m=None)`, metres, CARLA's world."""
+        return GroundHeight(self.lanes)
 
     @cached_property
     def static_boxes(self) -> tuple[StaticBox, ...]:
@@ -185,6 +208,7 @@ class Town:
                     right.z,
                     waypoint.lane_width / 2,
                     pose.rotation.yaw,
+                    pose.rotation.pitch,
                 )
             )
         table = np.array(rows)
@@ -240,14 +264,16 @@ class Town:
 
 
 def _thin(table: np.ndarray) -> np.ndarray:
-    """Indices of samples to keep: ends, chords at most `MAX_SAGITTA_M` off the arc and `MAX_SEGMENT_M` long."""
+    """Indices of samples to keep: the ends, and so many that chords stay close to the arc and short."""
     keep = [0]
     for i in range(1, len(table) - 1):
         last = table[keep[-1]]
         turned = abs((np.deg2rad(table[i + 1, 7] - last[7]) + np.pi) % (2 * np.pi) - np.pi)
         far = np.hypot(*(table[i + 1, :2] - last[:2]))
         widened = abs(table[i + 1, 6] - last[6])
-        if turned * far / 8 > MAX_SAGITTA_M or far > MAX_SEGMENT_M or widened > 0.05:
+        steepened = abs(np.deg2rad(table[i + 1, 8] - last[8]))
+        bent = turned * far / 8 > MAX_SAGITTA_M or steepened * far / 8 > MAX_SAG_M
+        if bent or far > MAX_SEGMENT_M or widened > 0.05:
             keep.append(i)
     return np.array([*keep, len(table) - 1])
 

@@ -30,6 +30,7 @@ class Vehicle(Actor):
         pedals, manual_gear, gear: what its driver does.
         ackermann, ackermann_gains: the other way to drive it; while there is a target, it sets the pedals.
         light_flags: `VehicleLightState` bits.
+        light: id and state of the traffic light that it meets.
         constant_velocity: held velocity in the vehicle's own axes, of which only the forward part is held.
         motion: its state.
     """
@@ -41,6 +42,7 @@ class Vehicle(Actor):
         self.ackermann: AckermannTarget | None = None
         self.ackermann_gains: tuple[float, ...] = DEFAULT_GAINS
         self.light_flags = 0
+        self.light: tuple[int, wire.TrafficLightState] | None = None
         self.constant_velocity: Vector | None = None
         self.motion = Motion()
         self._slope_rad = 0.0
@@ -58,7 +60,7 @@ class Vehicle(Actor):
         return [p.throttle, p.steer, p.brake, p.hand_brake, p.reverse, self.manual_gear, self.gear]
 
     def detail(self) -> bytes:
-        return wire.vehicle_detail(self.control(), SPEED_LIMIT_KMH)
+        return wire.vehicle_detail(self.control(), SPEED_LIMIT_KMH, self.light)
 
     def place(self, pose: Pose) -> None:
         super().place(pose)
@@ -152,7 +154,7 @@ class Vehicle(Actor):
         """Follow the ground: height at once, pitch and roll as the suspension lets it."""
         pose, motion = self.pose, self.motion
         floor, pitch, roll = terrain.stand(
-            motion.x_m, motion.y_m, motion.yaw_rad, self.model.wheelbase_m / 2, self.model.track_m / 2
+            motion.x_m, motion.y_m, pose.z, motion.yaw_rad, self.model.wheelbase_m / 2, self.model.track_m / 2
         )
         self._settle(dt_s, floor)
         if not self.grounded:

@@ -106,7 +106,7 @@ class Walker(Actor):
         self.pose.x += vx * dt_s
         self.pose.y += vy * dt_s
         self.velocity = (vx, vy, self.fall_mps)
-        self._settle(dt_s, terrain.height_m(self.pose.x, self.pose.y) + self.foot_m)
+        self._settle(dt_s, terrain.height_m(*self.pose.location) + self.foot_m)
 
     def _walk(self) -> tuple[float, float]:
         vx, vy = self.direction[0] * self.speed_mps, self.direction[1] * self.speed_mps

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from carla_bridge.server import looks, sensing, wire
 from carla_bridge.server.actors import SPECTATOR, Actor, Sensor, has_stream, make_actor
@@ -25,6 +25,10 @@ from carla_bridge.server.scene import RenderActor, RenderCamera, RenderSignal, S
 from carla_bridge.server.sensors import GeoReference
 from carla_bridge.server.streams import StreamHub
 from carla_bridge.server.weather import CLEAR_NOON, Weather
+
+if TYPE_CHECKING:
+    from carla_bridge.server.road_signals import SignalSpec
+    from carla_bridge.server.signals import SignalControl
 
 DEFAULT_DELTA_S = 0.05
 KEPT_RENDERERS = 3
@@ -50,6 +54,10 @@ class TownLike(Protocol):
     @property
     def static_boxes(self) -> Sequence[StaticBox]:
         """Scenery that can be hit."""
+
+    @property
+    def signals(self) -> Sequence[SignalSpec]:
+        """Traffic lights and signs."""
 
 
 class Stepper(Protocol):
@@ -113,7 +121,7 @@ class World:
         parse_town: Callable[[str, str], TownLike],
         make_renderer: Callable[[TownLike], RendererLike],
         town_names: Callable[[], Sequence[str]] = tuple,
-        make_signals: Callable[[World], Stepper | None] = lambda world: None,
+        make_signals: Callable[[World], SignalControl | None] = lambda world: None,
         make_traffic: Callable[[World], Stepper | None] = lambda world: None,
         seed: int = 0,
         dialect: Dialect = DIALECTS[DEFAULT_VERSION],
@@ -121,7 +129,7 @@ class World:
         self.hub, self.seed, self.town_names, self.dialect = hub, seed, town_names, dialect
         self.load_town, self.parse_town, self._make_renderer = load_town, parse_town, make_renderer
         self._make_signals, self._make_traffic = make_signals, make_traffic
-        self.signals: Stepper | None = None
+        self.signals: SignalControl | None = None
         self.traffic: Stepper | None = None
         self.frame, self.time_s, self.episode_id = 1, 0.0, 1
         self.settings = Settings()
@@ -276,6 +284,8 @@ class World:
         weather = self.weather
         self.physics.terrain.wet(max(weather[DEPOSITS], weather[WETNESS]))
         hits = self.physics.step(self.actors, dt_s, self.time_s)
+        if self.signals is not None:
+            self.signals.watch(self.actors.values())
         self._publish_state(dt_s)
         self._publish_measurements(hits)
         return self.frame

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from carla_bridge.server.handlers import actors, batch, environment, episode, vehicles
+from carla_bridge.server.handlers import actors, batch, environment, episode, signals, vehicles
 from carla_bridge.server.rpc import MethodTable
 
 
 def all_methods() -> MethodTable:
     """Every method the server answers."""
     table = MethodTable()
-    for module in (episode, actors, vehicles, environment, batch):
+    for module in (episode, actors, vehicles, signals, environment, batch):
         table.update(module.METHODS)
     return table

@@ -9,6 +9,7 @@ from carla_bridge.server.actors import Vehicle
 from carla_bridge.server.arguments import RpcError, transform, vector, whole
 from carla_bridge.server.blueprints import definitions
 from carla_bridge.server.rpc import MethodTable
+from carla_bridge.server.signals import Signal
 from carla_bridge.server.world import World
 
 METHODS = MethodTable()
@@ -51,8 +52,19 @@ def spawn_actor_with_parent(
 @METHODS.returns_value
 def destroy_actor(world: World, actor_id: int) -> bool:
     """Remove an actor; true also when it is gone already."""
-    world.destroy(actor_id)
+    destroy(world, actor_id)
     return True
+
+
+def destroy(world: World, actor_id: int) -> None:
+    """Remove an actor that a client may remove.
+
+    Raises:
+        RpcError: there never was such an actor, or it is part of the town.
+    """
+    if isinstance(world.actor_or_tombstone(actor_id), Signal):
+        raise RpcError(f"actor {actor_id} is part of the town and cannot be destroyed")
+    world.destroy(actor_id)
 
 
 @METHODS.returns_value

@@ -10,7 +10,7 @@ from typing import Any
 
 from carla_bridge.server import wire
 from carla_bridge.server.arguments import RpcError, optional, transform, whole
-from carla_bridge.server.handlers import actors, environment, vehicles
+from carla_bridge.server.handlers import actors, signals, vehicles
 from carla_bridge.server.rpc import LOG, MethodTable
 from carla_bridge.server.world import World
 
@@ -31,6 +31,7 @@ _COMMANDS: dict[int, Callable[..., Any]] = {  # index of the variant -> what a s
     17: vehicles.show_vehicle_debug_telemetry,
     18: vehicles.set_vehicle_light_state,
     19: actors.set_actor_location,
+    21: signals.set_traffic_light_state,
 }
 _WITHOUT_EFFECT = {10, 11, 12, 13, 20}  # impulse, force, angular impulse, torque, console command
 
@@ -65,7 +66,7 @@ def _run(world: World, command: Any, spawned_id: int | None = None) -> int:
         actor_id = spawned_id
     arguments = body[1:]
     if index == DESTROY:
-        world.destroy(actor_id)
+        actors.destroy(world, actor_id)
     elif index == WALKER_STATE:
         actors.set_actor_transform(world, actor_id, arguments[0])
     elif index in _COMMANDS:
@@ -73,8 +74,6 @@ def _run(world: World, command: Any, spawned_id: int | None = None) -> int:
             _COMMANDS[index](world, actor_id, *arguments)
         except TypeError as error:
             raise RpcError(f"batch command {index}: wrong arguments ({error})") from error
-    elif index == 21:
-        environment.METHODS["set_traffic_light_state"].function(world, actor_id, *arguments)
     elif index not in _WITHOUT_EFFECT:
         raise RpcError(f"batch command {index} is not known to the embedded server")
     return actor_id

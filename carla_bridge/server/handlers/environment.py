@@ -1,8 +1,4 @@
-"""Weather, street lights, traffic lights, and queries about the town's objects.
-
-The embedded world has no traffic lights yet: requests that name one fail as they would in CARLA, those about all of
-them do nothing.
-"""
+"""Weather, street lights, and queries about the town's objects."""
 
 from __future__ import annotations
 
@@ -52,28 +48,6 @@ def query_lights_state(world: World, client_id: int) -> list:
 @METHODS.returns_nothing
 def update_lights_state(world: World, client_id: int, lights: list, discard: bool = False) -> None:
     """There are no street lights to switch."""
-
-
-@METHODS.returns_nothing
-def freeze_all_traffic_lights(world: World, frozen: bool) -> None:
-    """There are none."""
-
-
-@METHODS.returns_nothing
-def reset_all_traffic_lights(world: World) -> None:
-    """There are none."""
-
-
-@METHODS.returns_value
-def get_group_traffic_lights(world: World, actor_id: int) -> list:
-    """Ids of the lights of the same junction: none."""
-    return []
-
-
-@METHODS.returns_value
-def get_light_boxes(world: World, actor_id: int) -> list:
-    """Boxes of a traffic light's lamps: none."""
-    return []
 
 
 @METHODS.returns_value
@@ -132,20 +106,3 @@ def stop_recorder(world: World) -> None:
 @METHODS.returns_nothing
 def console_command(world: World, command: str) -> None:
     """Accepted, without effect."""
-
-
-def _no_light(name: str) -> None:
-    """Register a method on one traffic light, which does not exist."""
-
-    def method(world: World, actor_id: int, *rest: object) -> None:
-        raise RpcError(f"unable to find traffic light {actor_id!r}: the embedded world has none")
-
-    method.__name__, method.__doc__ = name, "Refuse: there are no traffic lights."
-    METHODS.returns_nothing(method)
-
-
-for _name in (
-    "set_traffic_light_state", "set_traffic_light_green_time", "set_traffic_light_yellow_time",
-    "set_traffic_light_red_time", "freeze_traffic_light", "reset_traffic_light_group",
-):  # fmt: skip
-    _no_light(_name)

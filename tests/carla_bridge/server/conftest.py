@@ -48,7 +48,8 @@ class CountingRenderer:
 
 def flat_town(boxes: tuple[StaticBox, ...] = (), name: str = "Flat") -> Any:
     """A town without roads."""
-    return SimpleNamespace(name=name, opendrive="+lat_0=10.0 +lon_0=20.0", spawn_points=[], static_boxes=boxes)
+    text = "+lat_0=10.0 +lon_0=20.0"
+    return SimpleNamespace(name=name, opendrive=text, spawn_points=[], static_boxes=boxes, signals=())
 
 
 @pytest.fixture

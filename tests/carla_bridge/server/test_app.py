@@ -29,7 +29,7 @@ class Flat:
 
 
 def embedded(port: int, opendrive: str = "") -> EmbeddedServer:
-    town = SimpleNamespace(name="Flat", opendrive=opendrive, spawn_points=[], static_boxes=[])
+    town = SimpleNamespace(name="Flat", opendrive=opendrive, spawn_points=[], static_boxes=[], signals=())
     return EmbeddedServer(ServerConfig(port=port), make_town=lambda name: town, make_renderer=lambda town: Flat())
 
 

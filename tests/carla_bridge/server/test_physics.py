@@ -269,7 +269,7 @@ def test_pushing_against_a_held_speed_is_an_event_and_the_holder_does_not_give_w
 
 
 def slope(gradient: float) -> object:
-    return lambda x, y: gradient * x
+    return lambda x, y, near_z: gradient * x
 
 
 def test_vehicle_takes_the_pitch_and_roll_of_the_ground_and_its_height() -> None:
@@ -285,7 +285,7 @@ def test_vehicle_takes_the_pitch_and_roll_of_the_ground_and_its_height() -> None
 
 
 def test_vehicle_driven_over_a_crest_keeps_to_the_ground_and_its_velocity_follows_the_slope() -> None:
-    stage = Stage(height_m=lambda x, y: 3.0 * math.exp(-(((x - 60.0) / 20.0) ** 2)))
+    stage = Stage(height_m=lambda x, y, near_z: 3.0 * math.exp(-(((x - 60.0) / 20.0) ** 2)))
     car = stage.car(0.0, speed=12.0)
     car.constant_velocity = (12.0, 0.0, 0.0)
     for _ in range(240):

@@ -1,0 +1,212 @@
+"""Traffic lights and signs of a town, read from its OpenDRIVE signals through `carla.Map`.
+
+One OpenDRIVE signal is one actor, and its id links the two. Lights of a junction that share a controller change
+together; a light without one changes alone. Where a signal stands inside a junction, as in CARLA's own towns, the
+lanes that it stops are those that lead there.
+
+An actor's x axis lies across the lanes, to the right of traffic, as in CARLA: the leaderboard and the client's
+`get_stop_waypoints` look for lanes along the x axis of the trigger volume.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from xml.etree import ElementTree
+
+import carla
+
+from carla_bridge.server.junctions import TURN_DEG, ahead_m, wrap_deg
+from carla_bridge.server.poses import Pose
+from carla_bridge.server.road_signals import (
+    LIGHT_TYPE,
+    POLE_GAP_M,
+    POLE_STEP_M,
+    POLE_TRIES,
+    STOP_TYPE,
+    YIELD_TYPE,
+    LaneStop,
+    Post,
+    SignalSpec,
+)
+from carla_bridge.server.scene import SignalKind
+
+NEAR_HEAD_M, FAR_HEAD_M, SIGN_HEAD_M = 2.7, 5.2, 2.3
+TRIGGER_BEFORE_M, TRIGGER_HALF_LENGTH_M, TRIGGER_HALF_HEIGHT_M = 1.5, 3.0, 1.5
+STOP_TRIGGER_HALF_M = 1.5
+APPROACH_M = 60.0  # a signal further from its junction than this belongs to none
+WHEELS = (carla.LaneType.Driving, carla.LaneType.Parking, carla.LaneType.Shoulder, carla.LaneType.Biking)
+KINDS = {LIGHT_TYPE: SignalKind.TRAFFIC_LIGHT, STOP_TYPE: SignalKind.STOP, YIELD_TYPE: SignalKind.YIELD}
+
+
+def read_signals(opendrive: str, carla_map: carla.Map) -> tuple[SignalSpec, ...]:
+    """Lights, stop signs and yield signs that govern a driving lane, in order of their ids."""
+    landmarks: dict[tuple[SignalKind, str], list[carla.Landmark]] = {}
+    for landmark in carla_map.get_all_landmarks():
+        if landmark.type in KINDS:
+            landmarks.setdefault((KINDS[landmark.type], landmark.id), []).append(landmark)
+    phases = _phases(opendrive)
+    alone: dict[int, itertools.count] = {}
+    specs = []
+    for (kind, sign_id), group in sorted(landmarks.items(), key=lambda item: _natural(item[0][1])):
+        ends = _governed(carla_map, group)
+        if not ends:
+            continue
+        junction_id = _junction_ahead(ends[0])
+        phase = phases.get(sign_id)
+        if phase is None:
+            last = max((p for s, p in phases.items() if (kind, s) in landmarks), default=-1)
+            phase = next(alone.setdefault(junction_id, itertools.count(last + 1)))
+        specs.append(_spec(carla_map, sign_id, kind, junction_id, phase, ends, group[0]))
+    return tuple(specs)
+
+
+def on_road(carla_map: carla.Map, place: carla.Location) -> bool:
+    """Whether a place lies on a lane for wheels."""
+    # asked kind by kind: of several kinds the map takes the lane with the nearest middle, which may be a narrow one
+    return any(carla_map.get_waypoint(place, project_to_road=False, lane_type=kind) is not None for kind in WHEELS)
+
+
+def _natural(text: str) -> tuple[int, str]:
+    return (int(text), text) if text.isdigit() else (1 << 31, text)
+
+
+def _phases(opendrive: str) -> dict[str, int]:
+    """Place of each signal's controller in its junction, by signal id."""
+    root = ElementTree.fromstring(opendrive)
+    signals = {
+        controller.get("id"): [control.get("signalId", "") for control in controller.findall("control")]
+        for controller in root.findall("controller")
+    }
+    return {
+        sign_id: phase
+        for junction in root.findall("junction")
+        for phase, reference in enumerate(junction.findall("controller"))
+        for sign_id in signals.get(reference.get("id"), ())
+    }
+
+
+def _governed(carla_map: carla.Map, landmarks: Iterable[carla.Landmark]) -> list[carla.Waypoint]:
+    """Where the governed lanes stop, from the road's middle outwards, none inside a junction."""
+    ends: dict[tuple[int, int], carla.Waypoint] = {}
+    for landmark in landmarks:
+        for low, high in landmark.get_lane_validities():
+            for lane_id in range(min(low, high), max(low, high) + 1):
+                against = landmark.orientation is carla.LandmarkOrientation.Negative
+                along = landmark.orientation is carla.LandmarkOrientation.Positive
+                if lane_id == 0 or (against and lane_id < 0) or (along and lane_id > 0):
+                    continue
+                waypoint = carla_map.get_waypoint_xodr(landmark.road_id, lane_id, landmark.s)
+                while waypoint is not None and waypoint.is_junction:
+                    waypoint = next(iter(waypoint.previous(1.0)), None)
+                if waypoint is not None and waypoint.lane_type == carla.LaneType.Driving:
+                    ends.setdefault((waypoint.road_id, waypoint.lane_id), waypoint)
+    return [ends[key] for key in sorted(ends, key=lambda key: (key[0], abs(key[1])))]
+
+
+def _junction_ahead(waypoint: carla.Waypoint) -> int:
+    for _ in range(int(APPROACH_M)):
+        if waypoint.is_junction:
+            return waypoint.junction_id
+        following = waypoint.next(1.0)
+        if not following:
+            break
+        waypoint = following[0]
+    return -1
+
+
+def _spec(
+    carla_map: carla.Map,
+    sign_id: str,
+    kind: SignalKind,
+    junction_id: int,
+    phase: int,
+    ends: list[carla.Waypoint],
+    landmark: carla.Landmark,
+) -> SignalSpec:
+    same_road = [end for end in ends if end.road_id == ends[0].road_id]
+    yaw = ends[0].transform.rotation.yaw
+    stand, ground_z = landmark.transform.location, ends[0].transform.location.z
+    pose = Pose(stand.x, stand.y, ground_z, yaw=wrap_deg(yaw + 90.0))
+    first, last = same_road[0], same_road[-1]
+    reach = first.transform.location.distance(last.transform.location)
+    width = reach + (first.lane_width + last.lane_width) / 2
+    if kind is SignalKind.TRAFFIC_LIGHT:
+        first, last = (next(iter(end.previous(TRIGGER_BEFORE_M)), end) for end in (first, last))
+        extent = (width / 2, TRIGGER_HALF_LENGTH_M, TRIGGER_HALF_HEIGHT_M)
+    else:
+        # The leaderboard tests a stop's extent along the world's axes, whatever its yaw: a square is the same in both.
+        half = max(STOP_TRIGGER_HALF_M, width / 2 - 0.3)
+        extent = (half, half, TRIGGER_HALF_HEIGHT_M)
+    a, b = first.transform.location, last.transform.location
+    offset = ((a.x + b.x) / 2 - stand.x, (a.y + b.y) / 2 - stand.y)
+    right, forward = ahead_m(yaw + 90.0, 1.0), ahead_m(yaw, 1.0)
+    # the actor's x axis points right of traffic, so its y axis points back
+    local = (
+        offset[0] * right[0] + offset[1] * right[1],
+        -(offset[0] * forward[0] + offset[1] * forward[1]),
+        TRIGGER_HALF_HEIGHT_M,
+    )
+    height = NEAR_HEAD_M if kind is SignalKind.TRAFFIC_LIGHT else SIGN_HEAD_M
+    posts = [Post((stand.x, stand.y, ground_z), (stand.x, stand.y, ground_z + height), yaw)]
+    if kind is SignalKind.TRAFFIC_LIGHT:
+        posts += _far_post(carla_map, same_road)
+    stops = tuple(LaneStop(end.road_id, end.lane_id, end.s) for end in ends)
+    return SignalSpec(sign_id, kind, junction_id, phase, stops, pose, (local, extent), tuple(posts), yaw)
+
+
+def _far_post(carla_map: carla.Map, ends: list[carla.Waypoint]) -> list[Post]:
+    """A second head beyond the junction, for who waits too close to see the first; none where there is no room.
+
+    It hangs over the lanes it speaks to, from a pole on the right of the road that leads straight on; at the foot of a
+    T it faces them from the other side of the road.
+    """
+    yaw = ends[0].transform.rotation.yaw
+    a, b = ends[0].transform.location, ends[-1].transform.location
+    foot = _beside_exit(carla_map, ends[-1]) or _across(carla_map, b, yaw)
+    if foot is None:
+        return []
+    away = (foot.x - a.x) * ahead_m(yaw, 1.0)[0] + (foot.y - a.y) * ahead_m(yaw, 1.0)[1]
+    dx, dy = ahead_m(yaw, away)
+    head = ((a.x + b.x) / 2 + dx, (a.y + b.y) / 2 + dy, foot.z + FAR_HEAD_M)
+    return [Post((foot.x, foot.y, foot.z), head, yaw)]
+
+
+def _beside_exit(carla_map: carla.Map, end: carla.Waypoint) -> carla.Location | None:
+    """Right side of the road that leads straight on."""
+    yaw, place = end.transform.rotation.yaw, end
+    straight = False
+    for _ in range(int(2 * APPROACH_M)):
+        following = place.next(1.0)
+        if not following:
+            return None
+        place = min(following, key=lambda w: abs(wrap_deg(w.transform.rotation.yaw - yaw)))
+        if place.is_junction:
+            straight = True
+        elif straight:
+            break
+    if place.is_junction or abs(wrap_deg(place.transform.rotation.yaw - yaw)) > TURN_DEG:
+        return None
+    place = next(iter(place.next(1.5)), place)
+    while (outer := place.get_right_lane()) is not None and outer.lane_type in WHEELS:
+        place = outer
+    right, middle = place.transform.get_right_vector(), place.transform.location
+    for step in range(POLE_TRIES):
+        reach = place.lane_width / 2 + POLE_GAP_M + step * POLE_STEP_M
+        foot = carla.Location(middle.x + reach * right.x, middle.y + reach * right.y, middle.z)
+        if not on_road(carla_map, foot):
+            return foot
+    return None
+
+
+def _across(carla_map: carla.Map, start: carla.Location, yaw_deg: float) -> carla.Location | None:
+    """First free ground straight ahead beyond a road that crosses."""
+    crossed = False
+    for distance in range(2, int(APPROACH_M)):
+        dx, dy = ahead_m(yaw_deg, float(distance))
+        place = carla.Location(start.x + dx, start.y + dy, start.z)
+        road = on_road(carla_map, place)
+        if crossed and not road:
+            return place
+        crossed = crossed or (road and distance > 4)
+    return None

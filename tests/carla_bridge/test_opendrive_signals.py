@@ -1,0 +1,177 @@
+"""Signals added to foreign towns, and what is read back. Oracles: CARLA's own map, and shapely for crossing ways."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+carla = pytest.importorskip("carla")
+shapely = pytest.importorskip("shapely")
+
+from carla_bridge.server.opendrive_signals import Control, has_signals, with_signals  # noqa: E402
+from carla_bridge.server.road_signals import SignalSpec  # noqa: E402
+from carla_bridge.server.scene import SignalKind  # noqa: E402
+from carla_bridge.server.signals import SignalControl, trigger_middle  # noqa: E402
+from carla_bridge.server.town import TOWNS_FOLDER, Town  # noqa: E402
+
+pytestmark = pytest.mark.carla
+LIGHTS = {"Town01": 36, "Town02": 24, "Town03": 44, "Town05": 73}
+STOPS = {"Town01": 0, "Town02": 0, "Town03": 8, "Town05": 1}
+Lane = tuple[int, int]
+
+
+@pytest.fixture(scope="module", params=sorted(LIGHTS))
+def town(request: pytest.FixtureRequest, shared_data: Path) -> Town:
+    return Town.load(shared_data / "opendrive" / f"{request.param}.xodr")
+
+
+def entries(town: Town) -> dict[int, dict[Lane, list[carla.Waypoint]]]:
+    """By junction and entering lane: where its ways through begin."""
+    found: dict[int, dict[Lane, list[carla.Waypoint]]] = defaultdict(lambda: defaultdict(list))
+    for before, inside in town.map.get_topology():
+        if inside.is_junction and not before.is_junction:
+            found[inside.get_junction().id][before.road_id, before.lane_id].append(inside)
+    return found
+
+
+def way(start: carla.Waypoint) -> shapely.LineString:
+    """Middle of a way, to the end of its lane."""
+    places = [w.transform.location for w in (start, *start.next_until_lane_end(0.5))]
+    return shapely.LineString([(p.x, p.y) for p in places])
+
+
+def lights(town: Town) -> list[SignalSpec]:
+    return [spec for spec in town.signals if spec.kind is SignalKind.TRAFFIC_LIGHT]
+
+
+def test_number_of_signals(town: Town) -> None:
+    assert len(lights(town)) == LIGHTS[town.name]
+    assert len(town.signals) - len(lights(town)) == STOPS[town.name]
+
+
+def test_every_lane_into_a_lit_junction_has_exactly_one_light(town: Town) -> None:
+    governed: dict[Lane, list[SignalSpec]] = defaultdict(list)
+    for spec in lights(town):
+        for stop in spec.stops:
+            governed[stop.road_id, stop.lane_id].append(spec)
+    lit = {spec.junction_id for spec in lights(town)}
+    for junction_id, lanes in entries(town).items():
+        for lane in lanes:
+            if junction_id in lit:
+                assert [spec.junction_id for spec in governed.pop(lane)] == [junction_id]
+    assert not governed
+
+
+def test_ids_are_those_of_the_landmarks(town: Town) -> None:
+    for kind, number in ((SignalKind.TRAFFIC_LIGHT, "1000001"), (SignalKind.STOP, "206")):
+        ids = {landmark.id for landmark in town.map.get_all_landmarks_of_type(number)}
+        assert {spec.sign_id for spec in town.signals if spec.kind is kind} == ids
+
+
+def test_ways_that_are_green_together_cross_only_where_a_left_turn_meets_oncoming_traffic(town: Town) -> None:
+    ways = entries(town)
+    crossings = 0
+    for a in lights(town):
+        for b in lights(town):
+            if a.sign_id >= b.sign_id or (a.junction_id, a.phase) != (b.junction_id, b.phase):
+                continue
+            oncoming = math.cos(math.radians(a.yaw_deg - b.yaw_deg)) < -0.7
+            for start_a in (w for stop in a.stops for w in ways[a.junction_id][stop.road_id, stop.lane_id]):
+                for start_b in (w for stop in b.stops for w in ways[b.junction_id][stop.road_id, stop.lane_id]):
+                    if way(start_a).distance(way(start_b)) < 1.0:
+                        crossings += 1
+                        assert oncoming, (a, b)
+                        assert turns_left(start_a) or turns_left(start_b), (a, b)
+    assert crossings > 0  # the permissive rule is in use
+
+
+def turns_left(start: carla.Waypoint) -> bool:
+    end = start.next_until_lane_end(0.5)[-1]
+    turn = math.remainder(end.transform.rotation.yaw - start.transform.rotation.yaw, 360)
+    return turn < -30
+
+
+def test_stop_lines_lie_shortly_before_the_junction(town: Town) -> None:
+    for spec in town.signals:
+        for stop in spec.stops:
+            place = town.map.get_waypoint_xodr(stop.road_id, stop.lane_id, stop.s_m)
+            assert not place.is_junction
+            following = place.next(5.5)
+            assert following
+            assert {w.junction_id for w in following if w.is_junction} == {spec.junction_id}
+
+
+def test_poles_stand_beside_the_roads_near_their_stop_lines(town: Town) -> None:
+    for spec in town.signals:
+        for post in spec.posts:
+            foot = carla.Location(*post.foot_m)
+            assert town.map.get_waypoint(foot, project_to_road=False) is None, spec
+            assert foot.distance(carla.Location(*spec.pose.location)) < 70
+        middle = carla.Location(*trigger_middle(SignalControl([spec], lambda: 1).actors[0]))
+        lane = town.map.get_waypoint(middle)
+        ahead = [w for metres in (0.5, 1.25, 2.0) for w in lane.next(metres)]  # a road of 1 m has the stop line
+        reached = {(w.road_id, w.lane_id) for w in (lane, *ahead)}
+        assert reached & {(stop.road_id, stop.lane_id) for stop in spec.stops}
+        assert middle.distance(carla.Location(*spec.pose.location)) < 20
+
+
+def test_crosswalks_lie_before_lit_junctions(town: Town) -> None:
+    corners = town.map.get_crosswalks()
+    assert len(corners) % 5 == 0
+    assert len(corners) > 5 * 20
+    for i in range(0, len(corners), 5):
+        assert corners[i].distance(corners[i + 4]) < 1e-3
+        sides = [corners[i + k].distance(corners[i + k + 1]) for k in range(4)]
+        assert min(sides) == pytest.approx(3.0, abs=0.01)
+        middle = carla.Location(*(sum(getattr(c, axis) for c in corners[i : i + 4]) / 4 for axis in "xyz"))
+        assert town.map.get_waypoint(middle).transform.location.distance(middle) < 8
+
+
+def test_junctions_without_light_stop_the_minor_arms_of_a_t(shared_data: Path) -> None:
+    roads = (shared_data / "opendrive" / "Town03.xodr").read_text()
+    town = Town.load(shared_data / "opendrive" / "Town03.xodr")
+    stopped = {(stop.road_id, stop.lane_id) for spec in town.signals for stop in spec.stops} - {
+        (stop.road_id, stop.lane_id) for spec in lights(town) for stop in spec.stops
+    }
+    # 490 is a T of roads 56, 57 and 90, and 90 ends there; 222 is the four-armed one of Bench2Drive's route 26990
+    assert (90, -1) in stopped
+    assert not {(56, -1), (57, 1)} & stopped
+    assert len(stopped & {(19, 1), (18, -1), (49, -1), (50, 1)}) == 2
+    assert not has_signals(roads)
+    assert has_signals(town.opendrive)
+
+
+def test_chosen_controls_replace_the_rule_and_the_text_is_reproducible() -> None:
+    roads = (TOWNS_FOLDER / "Wamtown01.xodr").read_text(encoding="utf-8")
+    text = with_signals("x", roads, {1004: Control.LIGHTS, 1000: Control.STOP_SIGNS})
+    assert text == with_signals("x", roads, {1004: Control.LIGHTS, 1000: Control.STOP_SIGNS})
+    specs = Town.from_opendrive("x", text).signals
+    assert {(spec.junction_id, spec.kind) for spec in specs} == {
+        (1004, SignalKind.TRAFFIC_LIGHT),
+        (1000, SignalKind.STOP),
+    }
+
+
+def test_signals_of_a_file_are_kept_and_lanes_of_signals_inside_a_junction_are_found(tmp_path: Path) -> None:
+    """As in CARLA's own towns, a reference on a connecting road stands for the lanes that lead there."""
+    roads = (TOWNS_FOLDER / "Wamtown01.xodr").read_text(encoding="utf-8")
+    inside = next(i for i in Town.from_opendrive("x", roads).map.get_topology() if i[1].get_junction() is not None)[1]
+    before = inside.previous(1.0)[0]
+    signal = (
+        '<signals><signal s="0.5" t="-4" id="77" name="own" dynamic="yes" orientation="+" zOffset="0" country="X"'
+        ' type="1000001" subtype="-1" value="-1"><validity fromLane="-1" toLane="-1"/></signal></signals>'
+    )
+    start = roads.index(f'id="{inside.road_id}" junction="{inside.junction_id}"')
+    end = roads.index("</road>", start)
+    (tmp_path / "own.xodr").write_text(roads[:end] + signal + roads[end:], encoding="utf-8")
+    (spec,) = Town.load(tmp_path / "own.xodr").signals
+    assert spec.sign_id == "77"
+    assert spec.junction_id == inside.junction_id
+    assert [(stop.road_id, stop.lane_id) for stop in spec.stops] == [(before.road_id, before.lane_id)]
+
+
+def test_shipped_first_town_has_none() -> None:
+    assert Town.load("Wamtown01").signals == ()
