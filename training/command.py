@@ -34,9 +34,10 @@ def run_stage(
         TimeRemainingColumn,
     )
 
-    from training.trainer import Trainer
+    from training.trainer import Trainer, check_stage
 
     stage = load_stage(config, context.args)
+    check_stage(stage)
     console = Console(stderr=True)
     console.print(stage)
     trainer = Trainer(stage)

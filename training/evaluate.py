@@ -118,13 +118,13 @@ def evaluate_checkpoint(
     from wamdiff2_core.errors import UserError
     from wamdiff2_core.model.checkpoint import load_checkpoint
 
+    samples = read_dataset(data)
     checkpoint = load_checkpoint(folder)
     if checkpoint.record is None or checkpoint.record.planning is None:
         raise UserError(str(folder), "a checkpoint whose serving record has a planning task", "none")
     decode, task = checkpoint.record.decode, checkpoint.record.planning
     if threshold is not None:
         decode = replace(decode, confidence_threshold=threshold)
-    samples = read_dataset(data)
     samples = samples[:limit] if limit else samples
     answered = decode_set(checkpoint, samples, decode, task)
     result: dict[str, Any] = {"checkpoint": checkpoint.hash, "block_size": decode.block_size,

@@ -7,17 +7,22 @@ the planning prompts is one token.
 
 from __future__ import annotations
 
+import json
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from training.tokenizer_corpus import corpus
+from wamdiff2_core.errors import UserError
+from wamdiff2_core.outputs import disk_errors_named, writable_folder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 VOCAB_SIZE = 1024
+OWN_FILES = {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
 EOS_TOKEN, PAD_TOKEN, MASK_TOKEN = "<|im_end|>", "<|endoftext|>", "<|mask|>"
 SPECIAL_TOKENS = (
     PAD_TOKEN, "<|im_start|>", EOS_TOKEN, "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>",
@@ -67,11 +72,33 @@ def build_tokenizer(vocab_size: int = VOCAB_SIZE) -> PreTrainedTokenizerFast:
 
 
 def write_tokenizer(folder: Path, vocab_size: int = VOCAB_SIZE) -> int:
-    """Train the tokenizer and write its files into `folder`; returns the number of entries."""
+    """Train the tokenizer and write its files into `folder`; returns the number of entries.
+
+    Raises:
+        UserError: nothing can be written there, or the folder holds something else than an earlier tokenizer of ours.
+        OSError: the disk is full; an earlier tokenizer stays.
+    """
+    writable_folder(folder, "out")
+    if any(folder.iterdir()) and not _is_ours(folder):
+        raise UserError("out", "an empty folder, or one written by this command", str(folder), "choose another folder")
     tokenizer = build_tokenizer(vocab_size)
-    folder.mkdir(parents=True, exist_ok=True)
-    tokenizer.save_pretrained(folder)
+    with tempfile.TemporaryDirectory(dir=folder) as draft:
+        with disk_errors_named(folder):
+            tokenizer.save_pretrained(draft)
+        for file in Path(draft).iterdir():
+            file.replace(folder / file.name)
     return len(tokenizer)
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether the folder holds nothing but a tokenizer of this module, which its special tokens tell."""
+    if not {path.name for path in folder.iterdir()} <= OWN_FILES:
+        return False
+    try:
+        added = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["added_tokens"]
+        return tuple(token["content"] for token in added) == SPECIAL_TOKENS
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def tokenizer(

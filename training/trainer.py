@@ -32,7 +32,9 @@ from training.step import (
     start_of_decoding,
 )
 from wamdiff2_core.errors import UserError
+from wamdiff2_core.journal import replace_file
 from wamdiff2_core.model.vision import GridTables
+from wamdiff2_core.outputs import disk_errors_named, writable_folder
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -77,14 +79,14 @@ class Trainer:
         """Build or load the model, encode the data, and pick up the newest checkpoint in `config.out`.
 
         Raises:
-            UserError: `config.out` holds another stage.
+            UserError: see `check_stage`.
         """
         from wamdiff2_core.chat import ChatCodec
         from wamdiff2_core.images import make_image_processor
 
+        check_stage(config)
         torch.set_num_threads(config.run.threads)
         self.config, self.out = config, Path(config.out)
-        self.out.mkdir(parents=True, exist_ok=True)
         _claim(self.out, config)
         self.model, self.tokenizer = _model_and_tokenizer(config)
         self.record = stage_record(config, self.tokenizer)
@@ -186,10 +188,16 @@ class Trainer:
         folder = self.out / f"checkpoint-{self.step:06d}"
         draft = self.out / f".{folder.name}.draft"
         shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir()
-        save_checkpoint(self.model, self.tokenizer, self.record, draft)
-        save_file({name: tensor.contiguous() for name, tensor in self.weights.state().items()}, draft / STATE_NAME)
-        (draft / STEP_NAME).write_text(json.dumps({"step": self.step}) + "\n")
+        try:
+            with disk_errors_named(folder):
+                draft.mkdir()
+                save_checkpoint(self.model, self.tokenizer, self.record, draft)
+                state = {name: tensor.contiguous() for name, tensor in self.weights.state().items()}
+                save_file(state, draft / STATE_NAME)
+                (draft / STEP_NAME).write_text(json.dumps({"step": self.step}) + "\n")
+        except OSError:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(draft, folder)
         for old in checkpoints(self.out)[: -self.config.run.keep]:
@@ -230,28 +238,54 @@ class Trainer:
         log = self.out / LOG_NAME
         if log.exists():
             lines = [line for line in log.read_text().splitlines() if json.loads(line)["step"] <= self.step]
-            log.write_text("".join(line + "\n" for line in lines))
+            replace_file(log, "".join(line + "\n" for line in lines))
 
     def _log(self, line: dict[str, Any]) -> None:
-        with (self.out / LOG_NAME).open("a") as log:
+        path = self.out / LOG_NAME
+        with disk_errors_named(path), path.open("a") as log:
             log.write(json.dumps(line) + "\n")
 
     def _on_signal(self, number: int, frame: object) -> None:
         self._stop.set()
 
 
-def _claim(out: Path, config: StageConfig) -> None:
-    """Note in `out` which stage it holds; it may be resumed at another length or pace, not with other contents."""
-    free = ("out", "run")
-    asked = {key: value for key, value in json.loads(json.dumps(asdict(config))).items() if key not in free}
+def check_stage(config: StageConfig) -> None:
+    """Check files and folders of a stage, which takes no time; `config.out` is made.
+
+    A folder with checkpoints may be gone on with at another length or pace, not with other contents.
+
+    Raises:
+        UserError: a data file or the initial checkpoint is missing, or `config.out` cannot be written to, holds
+            another stage or something else.
+    """
+    for key in ("train", "validation"):
+        name = getattr(config.data, key)
+        if name is not None and not Path(name).is_file():
+            found = "a folder" if Path(name).is_dir() else "no such file"
+            raise UserError(f"data.{key}", "a conversation file", f"{name} ({found})",
+                            f"give another one with --data.{key}")
+    if config.init is not None and not Path(config.init).is_dir():
+        raise UserError("init", "a checkpoint folder, or the folder of an earlier stage", str(config.init))
+    out = writable_folder(Path(config.out), "out")
     note = out / STAGE_NAME
-    if note.exists():
-        found = json.loads(note.read_text())
+    if not note.exists() and any(out.iterdir()):
+        raise UserError("out", "an empty folder, or one of an earlier training", str(out), "choose another --out")
+    if note.exists() and checkpoints(out):
+        asked, found = _contents(config), json.loads(note.read_text())
         differing = [key for key in asked if found.get(key) != asked[key]]
-        if differing and checkpoints(out):
+        if differing:
             raise UserError("out", f"an empty folder, or this stage ({', '.join(differing)} differ)", str(out),
                             "choose another --out, or remove the folder")
-    note.write_text(json.dumps(asked, indent=1) + "\n")
+
+
+def _claim(out: Path, config: StageConfig) -> None:
+    """Note in `out` which stage it holds."""
+    replace_file(out / STAGE_NAME, json.dumps(_contents(config), indent=1) + "\n")
+
+
+def _contents(config: StageConfig) -> dict[str, Any]:
+    """What decides the weights, as plain JSON."""
+    return {key: value for key, value in json.loads(json.dumps(asdict(config))).items() if key not in ("out", "run")}
 
 
 def checkpoints(out: Path) -> list[Path]:

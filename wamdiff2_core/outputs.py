@@ -19,7 +19,7 @@ from wamdiff2_core.errors import UserError
 # A full disk, a quota, the largest file that `ulimit -f` allows, and a disk that fails.
 DISK_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 # Safetensors and tokenizers, written in Rust, tell the error of the operating system in words only.
-_RUST_ERRNO = re.compile(r"\bos error (\d+)|\bcode: (\d+)")
+_RUST_ERRNO = re.compile(r"\bos error (\d+)|\bOs { code: (\d+)")
 
 
 def writable_folder(folder: Path, field: str) -> Path:

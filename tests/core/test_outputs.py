@@ -85,7 +85,7 @@ def test_errors_of_a_full_disk_name_the_file(error):
 
 @pytest.mark.parametrize("error", [
     OSError(errno.ENOSPC, "full", "its own name"), ConnectionResetError(errno.ECONNRESET, "reset"), KeyError("x"),
-    Exception("exit code: 3"),
+    Exception("exit code: 28"),
 ])
 def test_other_errors_and_names_stay_as_they_are(error):
     with pytest.raises(type(error)) as told, disk_errors_named(Path("answers.json")):

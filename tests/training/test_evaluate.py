@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from training.evaluate import Answered, _measure, summary
+from training.evaluate import Answered, _measure, evaluate_checkpoint, summary
 from wamdiff2_core.config import PlanningTask
 from wamdiff2_core.conversations import Conversation, Turn
 from wamdiff2_core.dataset import Sample
 from wamdiff2_core.decode.generator import Generation
+from wamdiff2_core.errors import UserError
 from wamdiff2_core.types import DecodeStats
 
 TASK = PlanningTask(waypoints=2, decimals=1)
@@ -43,3 +44,9 @@ def test_figures_are_those_of_the_means_per_answer() -> None:
     assert figures["l2_by_waypoint_m"] == [1.0, 1.667]
     assert figures["forwards"] == pytest.approx(6.7)
     assert figures["tokens_per_forward"] == 3.0
+
+
+def test_a_missing_file_is_told_before_the_checkpoint_is_loaded(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("wamdiff2_core.model.checkpoint.load_checkpoint", lambda folder: pytest.fail("loaded"))
+    with pytest.raises(UserError, match="no such file"):
+        evaluate_checkpoint(tmp_path, tmp_path / "none.jsonl")

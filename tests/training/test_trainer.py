@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 import signal
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from training.command import load_stage
 from training.optimizer import OptimizerConfig, learning_rate
 from training.stage import StageConfig
 from training.trainer import STATE_NAME, Trainer, batch_rows, checkpoints
+from wamdiff2_core.cli.main import main
 from wamdiff2_core.config import parse
 from wamdiff2_core.errors import UserError
 
@@ -139,6 +143,62 @@ def test_a_folder_with_another_stage_is_refused(text_set: Path, tmp_path: Path) 
     Trainer(stage(tmp_path, text_set, run=run)).train()
     with pytest.raises(UserError, match="objective differ"):
         Trainer(stage(tmp_path, text_set, objective={"block_size": 8}, run=run))
+
+
+def test_a_folder_with_something_else_is_refused_and_left_alone(text_set: Path, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("all of it")
+    with pytest.raises(UserError, match="out: expected an empty folder, or one of an earlier training"):
+        Trainer(stage(tmp_path, text_set))
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def stage_file(folder: Path, text_set: Path, **overrides: str) -> Path:
+    values = {"out": str(folder / "out"), "train": str(text_set), "validation": "null", "init": "null"} | overrides
+    file = folder / "stage.yaml"
+    file.write_text("out: {out}\ninit: {init}\ndata: {{train: {train}, validation: {validation}}}\n"
+                    .format_map(values))
+    return file
+
+
+@pytest.mark.parametrize(("given", "words"), [
+    ({"train": "none.jsonl"}, "data.train: expected a conversation file, got none.jsonl (no such file)"),
+    ({"train": "/tmp"}, "data.train: expected a conversation file, got /tmp (a folder)"),
+    ({"validation": "none.jsonl"}, "data.validation: expected a conversation file, got none.jsonl (no such file)"),
+    ({"init": "runs/none"}, "init: expected a checkpoint folder"),
+])
+def test_what_is_missing_is_told_in_one_line_before_anything_is_shown_or_made(
+    text_set: Path, tmp_path: Path, capsys, given: dict[str, str], words: str
+) -> None:
+    assert main(["train", str(stage_file(tmp_path, text_set, **given))]) == 2
+    stderr = capsys.readouterr().err
+    assert stderr.startswith(f"error: {words}")
+    assert stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_an_out_that_cannot_be_written_to_is_told_in_one_line_too(text_set: Path, tmp_path: Path, capsys) -> None:
+    assert main(["train", str(stage_file(tmp_path, text_set, out="/proc/x"))]) == 2
+    stderr = capsys.readouterr().err
+    assert stderr.startswith("error: out: expected a place that can be written to, got /proc/x")
+    assert stderr.count("\n") == 1
+
+
+def test_a_checkpoint_that_the_disk_does_not_take_is_named_and_leaves_no_part(
+    text_set: Path, tmp_path: Path, monkeypatch
+) -> None:
+    trainer = Trainer(stage(tmp_path, text_set))
+    earlier = trainer.save()
+
+    def save(*_: Any) -> None:
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("safetensors.torch.save_file", save)
+    trainer.step += 1
+    with pytest.raises(OSError, match="checkpoint-000001") as told:
+        trainer.save()
+    assert told.value.errno == errno.ENOSPC
+    assert sorted(path.name for path in tmp_path.iterdir()) == [earlier.name, "stage.json"]
 
 
 def test_every_epoch_sees_each_row_once_and_in_another_order() -> None:
