@@ -17,7 +17,7 @@ from carla_bridge.score.abilities import ABILITIES, TRAFFIC_SIGNS
 from carla_bridge.score.checks import RouteState, check_records, mismatch, route_states, success_bounds
 from carla_bridge.score.efficiency import mean_bounds, route_efficiency
 from carla_bridge.score.figures import AbilityScore, Bench2DriveScore, Bounds, ComfortScore, UpstreamFigures
-from carla_bridge.score.problems import Problem, ProblemKind, counted, listing
+from carla_bridge.score.problems import Problem, ProblemKind, counted, listing, printable
 from carla_bridge.score.route_sets import DEFAULT_SET, RouteSet, load_route_set
 from carla_bridge.score.sources import FoundRecord, read_sources
 from wamdiff2_core.errors import UserError
@@ -148,7 +148,7 @@ def _label(records: Sequence[RouteRecord], routes: RouteSet) -> str:
     if EMBEDDED_WORLD in worlds:
         return "embedded world"
     if worlds - {""}:
-        named = " and ".join(sorted(worlds - {""}))
+        named = printable(" and ".join(sorted(worlds - {""})))
         return f"CARLA, {named}" if worlds == {ROUTES_ONLY_WORLD} else f"world {named}"
     return routes.label or f"routes of {routes.name}"
 

@@ -14,12 +14,14 @@ from carla_bridge.score.route_sets import DEFAULT_SET
 from carla_bridge.score.table import print_score
 from wamdiff2_core.errors import ExitCode
 
-score = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
+score = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-@score.callback()
-def scores() -> None:
+@score.callback(invoke_without_command=True)
+def scores(context: typer.Context) -> None:
     """Scores from result files; no server is needed."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 @score.command()

@@ -44,6 +44,14 @@ class Problem:
     message: str
     forbids_headline: bool
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", printable(self.message))
+
+
+def printable(text: str) -> str:
+    """Text that any terminal takes: names of files and ids in them may hold anything."""
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+
 
 def listing(items: Sequence[str]) -> str:
     """The first few of many, with the number of the rest."""

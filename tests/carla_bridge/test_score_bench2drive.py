@@ -335,6 +335,14 @@ def test_the_table_withholds_what_cannot_be_stated(shared_data):
     assert "40.7285 .. 43.0012" in text
 
 
+def test_names_that_no_terminal_takes_are_shown_all_the_same(tmp_path):
+    record = drive("1").to_json(0) | {"route_id": "RouteScenario_\ud800[bold]\x1b_rep0"}
+    (tmp_path / "a.json").write_text(json.dumps({"_checkpoint": {"records": [record]}, "world": "\ud800"}))
+    text = shown(score_files([tmp_path]))
+    assert "[bold]" in text
+    text.encode()
+
+
 # Bounds
 
 outcomes = st.tuples(
