@@ -145,6 +145,38 @@ MUTANTS = (
         "if spec is not None and (width, height) == (0, 0):",
         "tests/ros/test_planner_node.py",
     ),
+    Mutant(
+        "score",
+        "a duplicated shard is averaged over",
+        "carla_bridge/score/checks.py",
+        "        if len(several) > 1:",
+        "        if len(several) > 2:",
+        "tests/carla_bridge/test_score_bench2drive.py",
+    ),
+    Mutant(
+        "score",
+        "bounds take missing routes for failures",
+        "carla_bridge/score/checks.py",
+        "for record in self.records] or [(0.0, 100.0)]",
+        "for record in self.records] or [(0.0, 0.0)]",
+        "tests/carla_bridge/test_score_bench2drive.py",
+    ),
+    Mutant(
+        "score",
+        "routes count for traffic signs one hop before they are past the junction",
+        "carla_bridge/score/junction_rule.py",
+        "flags.index(True) + 1 + HOPS_BEYOND",
+        "flags.index(True) + HOPS_BEYOND",
+        "tests/carla_bridge/test_score_junction_rule.py",
+    ),
+    Mutant(
+        "score",
+        "the corrected comfort takes the yaw rate for the yaw acceleration too",
+        "carla_bridge/score/comfort.py",
+        "_within(smoothed(smoothed(rate), info.step_s), YAW_ACCEL_RADPS2)",
+        "_within(smoothed(smoothed(rate)), YAW_ACCEL_RADPS2)",
+        "tests/carla_bridge/test_score_comfort.py",
+    ),
 )
 
 

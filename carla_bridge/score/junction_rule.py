@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from carla_bridge.leaderboard_results import InfractionKind, RouteRecord
-from carla_bridge.route_file import RouteSpec, load_routes
+from carla_bridge.route_file import load_routes
 from carla_bridge.score.hop_graph import HopGraph, NoHops
 from carla_bridge.score.problems import Problem, ProblemKind, listing
 from wamdiff2_core.errors import UserError
@@ -49,21 +49,33 @@ class JunctionRule:
         """Share of the route that must be exceeded; None when the map does not tell."""
         if route_id not in self._thresholds and route_id not in self._undecided:
             try:
-                self._thresholds[route_id] = self._threshold(self._routes[route_id])
+                flags = self.junction_flags(route_id)
+                if True not in flags:
+                    raise NoHops("no junction on the route")
+                self._thresholds[route_id] = (flags.index(True) + 1 + HOPS_BEYOND) / len(flags)
             except NoHops as error:
                 self._undecided[route_id] = str(error)
         return self._thresholds.get(route_id)
 
-    def _threshold(self, route: RouteSpec) -> float:
+    def junction_flags(self, route_id: str) -> list[bool]:
+        """Whether each planner hop of a route lies in a junction.
+
+        Raises:
+            NoHops: there is no map of its town, or its key points do not lie on the map's lanes.
+        """
         import carla
 
-        keypoints = [carla.Location(*map(float, xyz)) for xyz in route.keypoints_carla]
-        flags = self._graph(route.town).junction_flags(keypoints)
-        if True not in flags:
-            raise NoHops("no junction on the route")
-        return (flags.index(True) + 1 + HOPS_BEYOND) / len(flags)
+        route = self._routes[route_id]
+        graph = self.graph(route.town)
+        return graph.junction_flags([carla.Location(*map(float, xyz)) for xyz in route.keypoints_carla])
 
-    def _graph(self, town: str) -> HopGraph:
+    def graph(self, town: str) -> HopGraph:
+        """The lanes of a town, read when they are first needed.
+
+        Raises:
+            NoHops: there is no map of it.
+            UserError: the file is no OpenDRIVE map.
+        """
         import carla
 
         if town not in self._files:

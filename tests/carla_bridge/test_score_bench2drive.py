@@ -295,6 +295,7 @@ def test_routes_that_a_program_ended_count_and_are_told_apart():
     score = scored(crashed, drive("2"), drive("3"))
     assert score.driving_score == pytest.approx(80.0)
     assert score.driving_score_bounds == pytest.approx((200 / 3, 100.0))
+    assert score.success_rate_bounds == (2 / 3, 1.0)
     assert "1 (Failed - Simulation crashed)" in message(score, ProblemKind.NOT_DRIVEN_OUT)
 
 

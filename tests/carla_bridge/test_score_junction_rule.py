@@ -17,6 +17,10 @@ pytest.importorskip("carla", reason="needs the carla client library")
 
 # route: (index of the first hop in a junction, hops), by `GlobalRoutePlanner(map, 1.0)` of CARLA's agents package
 PLANNER_HOPS = {
+    "24206": (None, 132), "24211": (None, 67), "24224": (None, 110), "24294": (None, 104), "24759": (None, 91),
+    "24781": (None, 130), "24784": (None, 104), "24816": (None, 83), "24841": (None, 132), "25318": (None, 112),
+    "25378": (None, 68), "25381": (None, 134), "25854": (None, 134), "25857": (None, 67), "25896": (None, 134),
+    "25955": (None, 134), "26393": (None, 134), "26396": (None, 90), "26435": (None, 134), "26456": (None, 134),
     "26950": (20, 57), "26956": (25, 59), "26966": (18, 56), "26990": (19, 59), "27506": (31, 69), "27515": (22, 67),
     "28035": (76, 130), "28048": (19, 60),
 }  # fmt: skip
@@ -32,9 +36,28 @@ def failed(route_id, completion_pct, *infractions):
     return RouteRecord.of_drive(route_id, completion_pct, infractions, RouteStatus.TICK_LIMIT)
 
 
-def test_thresholds_are_those_of_carlas_planner(rule):
-    found = {route_id: rule.threshold(route_id) for route_id in PLANNER_HOPS}
-    assert found == {route_id: (first + 1 + 8) / hops for route_id, (first, hops) in PLANNER_HOPS.items()}
+def test_hops_are_those_of_carlas_planner(rule):
+    for route_id, (first, hops) in PLANNER_HOPS.items():
+        flags = rule.junction_flags(route_id)
+        assert (flags.index(True) if True in flags else None, len(flags)) == (first, hops), route_id
+        assert rule.threshold(route_id) == (None if first is None else (first + 1 + 8) / hops)
+
+
+# the same planner's ways with lane changes: hops, and hops in junctions
+@pytest.mark.parametrize(
+    ("town", "origin", "destination", "hops", "in_junctions"),
+    [
+        ("Town03", (-2.9, -42.1, 0.0), (-112.7, 33.7, 0.0), 146, 71),
+        ("Town03", (221.0, 58.8, 0.0), (12.0, -132.4, -0.1), 557, 117),
+        ("Town05", (-57.0, -97.4, 0.0), (-177.5, 135.5, 0.1), 353, 101),
+        ("Town05", (-272.2, -14.2, 0.0), (155.1, 57.5, 0.0), 1348, 183),
+    ],
+)
+def test_long_ways_are_those_of_carlas_planner(rule, town, origin, destination, hops, in_junctions):
+    import carla
+
+    flags = rule.graph(town).junction_flags([carla.Location(*origin), carla.Location(*destination)])
+    assert (len(flags), sum(flags)) == (hops, in_junctions)
 
 
 def test_a_failed_route_passes_beyond_its_junction_only(rule):
