@@ -28,7 +28,8 @@ class Actor:
         attributes: attribute values by name.
         pose: in the world.
         parent, attached: the actor it is fixed to, and its pose in that actor's frame.
-        velocity, acceleration: m/s and m/s^2, world axes. angular_velocity: degrees/s.
+        velocity, acceleration: m/s and m/s^2, world axes.
+        angular_velocity: degrees/s about the axes of the level vehicle, x, y, z. yaw_acceleration_radps2: about z.
         stream_id: its sensor stream; 0 for none.
         collides: takes part in collisions now. simulated: moves by itself. gravity: falls.
         grounded: stands on the ground. fall_mps: vertical speed in the air, upwards positive.
@@ -44,6 +45,7 @@ class Actor:
         self.parent: Actor | None = None
         self.attached = Pose()
         self.velocity, self.acceleration, self.angular_velocity = ZERO, ZERO, ZERO
+        self.yaw_acceleration_radps2 = 0.0
         self.stream_id = 0
         self.collides = blueprint.solid
         self.simulated = True

@@ -59,16 +59,18 @@ def header(sensor: Actor, kind: SensorType, frame: int, time_s: float) -> bytes:
 def imu_body(sensor: Sensor) -> bytes:
     """Specific force, rates and compass at the sensor's place on its parent."""
     carrier = sensor.parent or sensor
-    rate = math.radians(carrier.angular_velocity[2])
+    roll_rate, pitch_rate, rate = map(math.radians, carrier.angular_velocity)
+    spin_up = carrier.yaw_acceleration_radps2
     arm_x, arm_y = sensor.pose.x - carrier.pose.x, sensor.pose.y - carrier.pose.y
-    force_world = (
-        carrier.acceleration[0] - rate * rate * arm_x,  # centripetal part of a sensor off the vehicle's origin
-        carrier.acceleration[1] - rate * rate * arm_y,
+    force_world = (  # a sensor off the vehicle's origin feels the turn, and the change of the turn
+        carrier.acceleration[0] - rate * rate * arm_x - spin_up * arm_y,
+        carrier.acceleration[1] - rate * rate * arm_y + spin_up * arm_x,
         carrier.acceleration[2] + GRAVITY_MPS2,
     )
     sensor_from_world = rotation_matrix(sensor.pose).T
     force = sensor_from_world @ force_world
-    rates = sensor_from_world @ (0.0, 0.0, rate)
+    c, s = math.cos(math.radians(carrier.pose.yaw)), math.sin(math.radians(carrier.pose.yaw))
+    rates = sensor_from_world @ (c * roll_rate - s * pitch_rate, s * roll_rate + c * pitch_rate, rate)
     for i, axis in enumerate("xyz"):
         force[i] += sensor.noise.normal(0.0, sensor.setting(f"noise_accel_stddev_{axis}"))
         rates[i] += sensor.setting(f"noise_gyro_bias_{axis}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from carla_bridge.server import wire
 from carla_bridge.server.ackermann import DEFAULT_GAINS, AckermannTarget, pedals_for
@@ -46,7 +47,7 @@ class Vehicle(Actor):
         self.constant_velocity: Vector | None = None
         self.motion = Motion()
         self._slope_rad = 0.0
-        self._before: tuple[Vector, float, float] = (ZERO, 0.0, 0.0)  # velocity, pitch, roll
+        self._before: tuple[Vector, float, float, float] = (ZERO, 0.0, 0.0, 0.0)  # velocity, pitch, roll, yaw rate
         self._motion_from_pose()
 
     @property
@@ -78,6 +79,10 @@ class Vehicle(Actor):
         self.fall_mps = min(vz, 0.0)
         self.velocity = (vx, vy, vz)
 
+    def tune(self, mass_kg: float, max_steer_rad: float, tyre_friction: float) -> None:
+        """Change what a client can change of the model; `tyre_friction` is 1 as delivered."""
+        self.model = replace(self.model, mass_kg=mass_kg, max_steer_rad=max_steer_rad, tyre_friction=tyre_friction)
+
     def set_yaw_rate(self, degps: float) -> None:
         """Set the yaw rate, clockwise positive; the tyres soon have their way with it."""
         wanted = math.radians(max(-FASTEST_SPIN_DEGPS, min(FASTEST_SPIN_DEGPS, degps)))
@@ -108,7 +113,7 @@ class Vehicle(Actor):
         self.pose.x, self.pose.y = self.motion.x_m, self.motion.y_m
 
     def begin_tick(self) -> None:
-        self._before = (self.velocity, self.pose.pitch, self.pose.roll)
+        self._before = (self.velocity, self.pose.pitch, self.pose.roll, self.motion.yaw_rate_radps)
 
     def step(self, dt_s: float, terrain: Terrain) -> None:
         motion, pose = self.motion, self.pose
@@ -132,8 +137,9 @@ class Vehicle(Actor):
     def end_tick(self, dt_s: float) -> None:
         if not self.simulated:
             self.velocity, self.acceleration, self.angular_velocity = ZERO, ZERO, ZERO
+            self.yaw_acceleration_radps2 = 0.0
             return
-        motion, (before, pitch, roll) = self.motion, self._before
+        motion, (before, pitch, roll, rate) = self.motion, self._before
         c, s = math.cos(motion.yaw_rad), math.sin(motion.yaw_rad)
         sideways = motion.sideways_mps(self.model.wheelbase_m)
         forward, up = motion.speed_mps, self.fall_mps
@@ -145,6 +151,7 @@ class Vehicle(Actor):
         # Unreal's rotator turns against the axes in pitch and roll, so these two change sign.
         rolling, pitching = (roll - self.pose.roll) / dt_s, (pitch - self.pose.pitch) / dt_s
         self.angular_velocity = (rolling, pitching, math.degrees(motion.yaw_rate_radps))
+        self.yaw_acceleration_radps2 = (motion.yaw_rate_radps - rate) / dt_s
 
     def _motion_from_pose(self) -> None:
         self.motion.x_m, self.motion.y_m = self.pose.x, self.pose.y

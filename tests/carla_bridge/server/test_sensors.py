@@ -30,7 +30,7 @@ def inverse(latitude_deg: float, longitude_deg: float, reference: GeoReference) 
 def test_agents_recover_the_position_from_gnss(x: float, y: float, latitude: float, longitude: float) -> None:
     reference = GeoReference(latitude, longitude)
     lat, lon, alt = reference.geodetic((x, y, 3.0))
-    assert inverse(lat, lon, reference) == pytest.approx((x, y), abs=1e-4)
+    assert inverse(lat, lon, reference) == pytest.approx((x, y), abs=1e-5)
     assert alt == 3.0
 
 

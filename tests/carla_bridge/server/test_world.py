@@ -7,6 +7,7 @@ import struct
 from collections.abc import Callable
 
 import msgpack
+import numpy as np
 import pytest
 
 from carla_bridge.server.actors import Sensor, Vehicle, Walker
@@ -186,6 +187,73 @@ def test_imu_feels_gravity_centripetal_force_and_heading(make_world: Callable[..
     rate = 5.0 * math.tan(0.2 * math.radians(35)) / 2.86
     assert rates[2] == pytest.approx(rate, rel=1e-3)
     assert force[1] == pytest.approx(5.0 * rate, rel=0.02)  # to the right, as the turn is
+
+
+def test_imu_off_the_middle_feels_the_second_derivative_of_its_own_way(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    car = spawn(world, MKZ, Pose())
+    imu = spawn(world, "sensor.other.imu", Pose(x=1.5, y=0.6, z=1.0), car.id)
+    world.hub.listened.add(imu.stream_id)
+    car.motion.speed_mps = 6.0
+    places, forces, yaws, rates = [], [], [], []
+    for tick in range(120):
+        car.pedals = Pedals(throttle=0.3, steer=0.25 * math.sin(0.07 * tick))
+        run(world, 1)
+        force, rate, _ = msgpack.unpackb(world.hub.take(imu.stream_id)[-1][48:])
+        places.append((imu.pose.x, imu.pose.y))
+        forces.append(force)
+        yaws.append(math.radians(imu.pose.yaw))
+        rates.append(rate[2])
+    places, forces, yaws = np.array(places), np.array(forces), np.array(yaws)
+    felt = np.column_stack([  # from the sensor's axes to the world's
+        np.cos(yaws) * forces[:, 0] - np.sin(yaws) * forces[:, 1],
+        np.sin(yaws) * forces[:, 0] + np.cos(yaws) * forces[:, 1],
+    ])  # fmt: skip
+    derived = (places[2:] - 2 * places[1:-1] + places[:-2]) / 0.05**2
+    # a backward difference of velocities lies half a tick before the tick itself
+    assert np.abs(0.5 * (felt[1:-1] + felt[2:]) - derived)[5:].max() < 0.15
+    assert forces[:, 2] == pytest.approx(9.81)
+    assert np.diff(yaws)[5:] == pytest.approx(0.05 * 0.5 * (np.array(rates)[1:] + np.array(rates)[:-1])[5:], abs=2e-3)
+
+
+def test_gyroscope_feels_a_vehicle_nodding_up_a_ramp(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    car = spawn(world, MKZ, Pose())
+    imu = spawn(world, "sensor.other.imu", Pose(), car.id)
+    world.hub.listened.add(imu.stream_id)
+    world.physics.terrain.level = False
+    world.physics.terrain.height_m = lambda x, y, *z: max(0.0, 0.1 * (x - 5.0))
+    car.constant_velocity = (8.0, 0.0, 0.0)
+    nodded = 0.0
+    for _ in range(60):
+        run(world, 1)
+        _, rates, _ = msgpack.unpackb(world.hub.take(imu.stream_id)[-1][48:])
+        assert rates[0] == pytest.approx(0.0, abs=1e-9)
+        nodded -= rates[1] * 0.05
+    assert nodded == pytest.approx(math.atan(0.1), abs=1e-3)
+    assert car.pose.pitch == pytest.approx(math.degrees(math.atan(0.1)), abs=0.1)
+
+
+def test_noise_is_as_large_as_asked_and_the_same_for_the_same_seed(make_world: Callable[..., World]) -> None:
+    def measured(seed: str) -> np.ndarray:
+        world = make_world()
+        car = spawn(world, MKZ, Pose())
+        noise = {"noise_accel_stddev_x": "0.2", "noise_gyro_bias_z": "0.1", "noise_seed": seed}
+        imu = listen(world, "sensor.other.imu", car.id, **noise)
+        gnss = listen(world, "sensor.other.gnss", car.id, noise_alt_stddev="0.5", noise_alt_bias="2.0", noise_seed=seed)
+        run(world, 400)
+        rows = []
+        for force, fix in zip(world.hub.take(imu.stream_id), world.hub.take(gnss.stream_id), strict=True):
+            acceleration, rates, _ = msgpack.unpackb(force[48:])
+            rows.append((acceleration[0], rates[2], msgpack.unpackb(fix[48:])[2]))
+        return np.array(rows)
+
+    noisy = measured("7")
+    assert noisy[:, 0].std() == pytest.approx(0.2, rel=0.15)
+    assert noisy[:, 1] == pytest.approx(0.1)
+    assert (noisy[:, 2].mean(), noisy[:, 2].std()) == pytest.approx((3.8, 0.5), rel=0.15)
+    assert (noisy == measured("7")).all()
+    assert (noisy != measured("8")).any()
 
 
 def test_gnss_of_the_origin_is_the_geo_reference(make_world: Callable[..., World]) -> None:
