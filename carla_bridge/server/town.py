@@ -145,6 +145,11 @@ class Town:
         """Height of the ground: `ground_z_m(x_m, y_m, near_z_m=None)`, metres, CARLA's world."""
         return GroundHeight(self.lanes)
 
+    def road_at(self, x_m: float, y_m: float, z_m: float) -> tuple[int, float] | None:
+        """Road id, and s in metres, of the driving lane nearest to a place in CARLA's world."""
+        waypoint = self.map.get_waypoint(carla.Location(x_m, y_m, z_m))
+        return None if waypoint is None else (waypoint.road_id, waypoint.s)
+
     @cached_property
     def static_boxes(self) -> tuple[StaticBox, ...]:
         """Scenery beside the roads; depends on nothing but the town's name and file."""

@@ -16,7 +16,6 @@ from carla_bridge.server.vehicle_dynamics import advance
 from carla_bridge.server.vehicle_model import VehicleModel
 from carla_bridge.server.wire import Vector
 
-SPEED_LIMIT_KMH = 50.0
 SUSPENSION_LAG_S = 0.15  # the body follows the slope of the ground by this time constant
 SETTLED_DEG = 1e-4
 TWIST_MPS = 0.05  # a sideways velocity from a client that is no more than this is rounding
@@ -31,6 +30,7 @@ class Vehicle(Actor):
         pedals, manual_gear, gear: what its driver does.
         ackermann, ackermann_gains: the other way to drive it; while there is a target, it sets the pedals.
         light_flags: `VehicleLightState` bits.
+        speed_limit_kmh: that it is under.
         light: id and state of the traffic light that it meets.
         constant_velocity: held velocity in the vehicle's own axes, of which only the forward part is held.
         motion: its state.
@@ -43,6 +43,7 @@ class Vehicle(Actor):
         self.ackermann: AckermannTarget | None = None
         self.ackermann_gains: tuple[float, ...] = DEFAULT_GAINS
         self.light_flags = 0
+        self.speed_limit_kmh = 50.0
         self.light: tuple[int, wire.TrafficLightState] | None = None
         self.constant_velocity: Vector | None = None
         self.motion = Motion()
@@ -61,7 +62,7 @@ class Vehicle(Actor):
         return [p.throttle, p.steer, p.brake, p.hand_brake, p.reverse, self.manual_gear, self.gear]
 
     def detail(self) -> bytes:
-        return wire.vehicle_detail(self.control(), SPEED_LIMIT_KMH, self.light)
+        return wire.vehicle_detail(self.control(), self.speed_limit_kmh, self.light)
 
     def place(self, pose: Pose) -> None:
         super().place(pose)

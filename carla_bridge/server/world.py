@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from carla_bridge.server.physics import Physics
 from carla_bridge.server.poses import Pose
 from carla_bridge.server.scene import RenderActor, RenderCamera, RenderSignal, StaticBox
 from carla_bridge.server.sensors import GeoReference
+from carla_bridge.server.speed_limits import SpeedLimits
 from carla_bridge.server.streams import StreamHub
 from carla_bridge.server.weather import CLEAR_NOON, Weather
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 DEFAULT_DELTA_S = 0.05
 KEPT_RENDERERS = 3
+FRESH_GRAVES = 256  # destroyed actors that are kept as they were
 DEPOSITS, WETNESS = 2, 9  # places in the list of weather parameters
 LAYOUT_THREAD = "town-layout"
 
@@ -136,6 +139,8 @@ class World:
         self.weather: list[float] = CLEAR_NOON.as_protocol()
         self.actors: dict[int, Actor] = {}
         self.tombstones: dict[int, Actor] = {}
+        self._fresh_graves: deque[int] = deque()
+        self._ghosts: dict[str, Actor] = {}
         self.generated: TownLike | None = None
         self.traffic_managers: dict[int, list] = {}
         self._next_actor_id = 1
@@ -161,6 +166,8 @@ class World:
             self._renderers = dict(list(self._renderers.items())[1 - KEPT_RENDERERS :])
             self._renderers[town.opendrive] = _in_background(lambda: self._make_renderer(town))
         self._renderer = self._renderers[town.opendrive]
+        road_at = getattr(town, "road_at", None)
+        self._speed_limits = SpeedLimits(town.opendrive, road_at) if road_at is not None else None
         self.geo_reference = GeoReference.of(town.opendrive)
         self.spawn_transforms = [
             ((t.location.x, t.location.y, t.location.z), (t.rotation.pitch, t.rotation.yaw, t.rotation.roll))
@@ -238,12 +245,21 @@ class World:
         if actor is None:
             self.actor_or_tombstone(actor_id)
             return False
-        self.tombstones[actor_id] = actor
+        self._bury(actor)
         for other in self.actors.values():
             if other.parent is actor:
                 other.parent = None
         self.physics.contacts.forget(actor_id)
         return True
+
+    def _bury(self, actor: Actor) -> None:
+        """Remember a destroyed actor; of those long gone, one of each kind stands for all, so memory does not grow."""
+        actor.parent = None
+        self.tombstones[actor.id] = actor
+        self._fresh_graves.append(actor.id)
+        if len(self._fresh_graves) > FRESH_GRAVES:
+            old = self._fresh_graves.popleft()
+            self.tombstones[old] = self._ghosts.setdefault(self.tombstones[old].type_id, self.tombstones[old])
 
     def actor(self, actor_id: int) -> Actor:
         """A living actor.
@@ -286,6 +302,8 @@ class World:
         hits = self.physics.step(self.actors, dt_s, self.time_s)
         if self.signals is not None:
             self.signals.watch(self.actors.values())
+        if self._speed_limits is not None:
+            self._speed_limits.watch(self.actors.values())
         self._publish_state(dt_s)
         self._publish_measurements(hits)
         return self.frame

@@ -324,3 +324,15 @@ def test_vehicle_without_physics_stands_where_it_is_put(make_world: Callable[...
     car.place(Pose(3.0, 4.0, yaw=30.0))
     run(world, 10)
     assert (car.pose.x, car.pose.y, car.velocity) == (3.0, 4.0, (0.0, 0.0, 0.0))
+
+
+def test_every_destroyed_id_is_known_for_ever_but_few_are_kept_whole(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    ids = []
+    for i in range(600):
+        actor = spawn(world, MKZ if i % 2 else "vehicle.audi.tt", Pose())
+        ids.append(actor.id)
+        world.destroy(actor.id)
+    assert [world.actor_or_tombstone(i).type_id for i in ids[:2]] == ["vehicle.audi.tt", MKZ]
+    assert all(not world.destroy(i) for i in ids)
+    assert len({id(world.actor_or_tombstone(i)) for i in ids}) < 300
