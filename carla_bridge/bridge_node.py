@@ -41,6 +41,7 @@ from wamdiff2_core.config import CameraSpec
 from wamdiff2_core.errors import InfrastructureError, UserError
 from wamdiff2_core.types import Navigation
 from wamdiff2_ros import conversions, qos
+from wamdiff2_ros.arguments import refuse_all_but_ros
 
 NODE_NAME, NAMESPACE = "bridge", "wamdiff2"
 OPTICAL_FRAME, GNSS_FRAME = "front_optical_frame", "gnss"
@@ -213,14 +214,17 @@ def start_ros(arguments: Sequence[str]) -> None:
     Signals stay with the caller, which has more to take down than ROS.
 
     Raises:
-        UserError: the arguments are not valid ROS arguments.
+        UserError: the arguments are not valid ROS arguments, or something else stands among them.
     """
     # The first remap rule that fits is taken, so the defaults come last.
     defaults = ["--ros-args"]
     for topic, source in (("plan", "plan"), ("planner_ready", "ready")):
         defaults += ["-r", f"/{NAMESPACE}/{NODE_NAME}/{topic}:=/{NAMESPACE}/planner/output/{source}"]
     try:
+        refuse_all_but_ros(arguments)
         rclpy.init(args=[NODE_NAME, *arguments, *defaults], signal_handler_options=SignalHandlerOptions.NO)
+    except UserError:
+        raise
     except Exception as error:
         rclpy.try_shutdown()
         raise UserError("ROS arguments", "--ros-args with valid remaps and parameters", " ".join(arguments),

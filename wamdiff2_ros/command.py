@@ -15,10 +15,10 @@ def run_node(
     context: typer.Context,
     checkpoint: Annotated[str, typer.Option(help="Checkpoint folder, or 'random'.")] = "",
 ) -> int:
-    """Run the planner node until Ctrl-C; all further arguments go to ROS, such as --ros-args -r __ns:=/ego."""
+    """Run the planner node until Ctrl-C; what follows --ros-args goes to ROS, such as --ros-args -r __ns:=/ego."""
     from wamdiff2_ros.planner_node import run
 
     arguments = ["wamdiff2", *context.args]
     if checkpoint:
         arguments += ["--ros-args", "-p", f"planner:={json.dumps(checkpoint)}"]  # ROS reads the value as YAML
-    return run(arguments)
+    return run(arguments, options=["--checkpoint"])

@@ -40,6 +40,7 @@ from wamdiff2_core.errors import ExitCode, UserError
 from wamdiff2_core.threads import wait_without_spinning
 from wamdiff2_core.types import CameraFrame, Check, EgoState, Navigation, Observation, Plan
 from wamdiff2_ros import conversions, params, qos
+from wamdiff2_ros.arguments import refuse_all_but_ros
 from wamdiff2_ros.shutdown import signals_end_well
 from wamdiff2_ros.sync import Synchronizer
 from wamdiff2_ros.worker import Worker
@@ -267,23 +268,28 @@ def planner_from(settings: params.PlannerParameters) -> Planner:
 
 
 def run(
-    arguments: Sequence[str] | None = None, make: Callable[[params.PlannerParameters], Planner] = planner_from
+    arguments: Sequence[str] | None = None,
+    make: Callable[[params.PlannerParameters], Planner] = planner_from,
+    options: Sequence[str] = (),
 ) -> int:
     """Run the node until SIGINT, SIGTERM or a failure to load.
 
     Args:
         arguments: command line with the program's name first, as in `sys.argv`; the default is `sys.argv` itself.
         make: builds the planner.
+        options: those that the caller has taken off the command line, to suggest them for one that is unknown.
 
     Returns:
         0 after a signal.
 
     Raises:
-        UserError: a parameter, a ROS argument or the checkpoint is wrong.
+        UserError: an argument, a parameter or the checkpoint is wrong.
     """
     wait_without_spinning()
+    line = list(sys.argv if arguments is None else arguments)
     try:
-        rclpy.init(args=list(arguments) if arguments is not None else None)
+        refuse_all_but_ros(line[1:], options)
+        rclpy.init(args=line)
         node = PlannerNode(make)
     except ARGUMENT_ERRORS as error:
         rclpy.try_shutdown()

@@ -178,6 +178,12 @@ def test_only_the_plan_of_the_frame_ends_the_wait_and_its_latency_counts_from_se
     assert bridge.heard() == 2
 
 
+@pytest.mark.parametrize("line", [["--bogus"], ["--ros-args", "-r", "/a:=/b", "--", "--bogus"]])
+def test_what_is_no_ros_argument_is_refused(domain, line):
+    with pytest.raises(UserError, match="got --bogus"):
+        start_ros(line)
+
+
 def test_no_plan_is_awaited_once_the_server_has_ended(start_bridge):
     bridge = start_bridge()
     bridge.server_fault = lambda: "embedded server was ended by SIGKILL"

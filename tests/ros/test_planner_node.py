@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from wamdiff2_core.cli.main import main
+
 pytestmark = pytest.mark.ros
 
 T0_NS = 12_250_000_000
@@ -235,6 +237,26 @@ def test_wamdiff2_node_without_such_a_checkpoint_ends_with_code_2(start_node):
     assert node.wait() == 2
     assert "/no such folder" in node.output
     assert "Traceback" not in node.output
+
+
+@pytest.mark.parametrize("line", [
+    ["--bogus"],
+    ["surplus"],
+    ["--bogus", "--ros-args", "-r", "__ns:=/ego"],
+    ["--ros-args", "-r", "__ns:=/ego", "--", "--bogus"],
+])
+@pytest.mark.parametrize("program", [["wamdiff2_core.cli.main", "node"], ["wamdiff2_ros.planner_node"]])
+def test_what_is_neither_an_option_nor_a_ros_argument_is_refused(start_node, program, line):
+    node = start_node(sys.executable, "-m", *program, *line)
+    assert node.wait() == 2
+    assert line[0] in node.output or line[-1] in node.output
+    assert node.output.startswith("error: ")
+    assert node.output.count("\n") == 1
+
+
+def test_a_misspelt_option_of_wamdiff2_node_gets_a_suggestion(ros_domain, capsys):
+    assert main(["node", "--checkpont=random"]) == 2
+    assert "--checkpont=random; did you mean '--checkpoint'?" in capsys.readouterr().err
 
 
 @pytest.mark.slow
