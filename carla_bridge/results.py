@@ -20,7 +20,9 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
-from dataclasses import dataclass
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -90,6 +92,8 @@ class RouteResult(Strict):
         decode: means over the answers: `prefill_ms`, `decode_ms`, `forwards`, `steps`, `blocks`, `tokens`.
         infractions: in order of time.
         folder: folder of this route's files, relative to the run folder.
+        repeat: which drive of this route, counted from 0.
+        record: the drive in the CARLA leaderboard's schema (`leaderboard_record.RouteRecord`).
     """
 
     route_id: str
@@ -112,11 +116,57 @@ class RouteResult(Strict):
     decode: dict[str, float]
     infractions: tuple[Infraction, ...]
     folder: str
+    repeat: int = 0
+    record: dict[str, Any] | None = None
 
     @property
     def completed(self) -> bool:
         """Whether the goal was reached."""
         return self.outcome is Outcome.COMPLETED
+
+
+@dataclass(frozen=True)
+class NotDriven(Strict):
+    """A drive that an evaluation has no verdict about.
+
+    Attributes:
+        route_id, repeat: which one.
+        kind: `infrastructure`: all attempts were spoilt; `unusable`: the route cannot be driven here; `not tried`.
+        attempts: how many there were.
+        reason: of the last one.
+    """
+
+    route_id: str
+    repeat: int
+    kind: str
+    attempts: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Spread(Strict):
+    """A figure over the repeats of an evaluation.
+
+    Attributes:
+        mean, least, most: over the repeats.
+        deviation: standard deviation of a single repeat, from the sample; None with one repeat.
+        repeats: how many there were.
+    """
+
+    mean: float
+    least: float
+    most: float
+    deviation: float | None
+    repeats: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """The spread of at least one value."""
+        deviation = statistics.stdev(values) if len(values) > 1 else None
+        return cls(statistics.fmean(values), min(values), max(values), deviation, len(values))
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f}" + ("" if self.deviation is None else f" ± {self.deviation:.2f}")
 
 
 @dataclass(frozen=True)
@@ -141,6 +191,9 @@ class DriveResults(Strict):
         display_camera: camera of the pictures and the video, in base_link.
         routes: one result a driven route, in the order of the file.
         routes_wanted: how many routes the drive was asked for.
+        repeats: how often each route was to be driven; `routes_wanted` counts all drives.
+        not_driven: drives without a verdict; they are counted neither as successes nor as failures.
+        spread: `driving_score`, `success_rate_pct` and `completion_pct` over the repeats, of the drives with a verdict.
         error: why the drive ended early, empty otherwise.
         schema: version of this schema.
     """
@@ -162,6 +215,9 @@ class DriveResults(Strict):
     display_camera: CameraSpec
     routes: tuple[RouteResult, ...]
     routes_wanted: int
+    repeats: int = 1
+    not_driven: tuple[NotDriven, ...] = ()
+    spread: dict[str, Spread] = field(default_factory=dict)
     error: str = ""
     schema: int = SCHEMA
 
@@ -173,7 +229,7 @@ class DriveResults(Strict):
     @property
     def exit_code(self) -> ExitCode:
         """Exit code of the drive: infrastructure before routes."""
-        if self.error or any(route.outcome is Outcome.SERVER_LOST for route in self.routes):
+        if self.error or self.not_driven or any(route.outcome is Outcome.SERVER_LOST for route in self.routes):
             return ExitCode.INFRASTRUCTURE
         return ExitCode.DONE if self.completed == self.routes_wanted > 0 else ExitCode.FAILED_ITEMS
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import os
 import platform
-import random
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from carla_bridge.leases import lease_ros_domain
 from carla_bridge.results import RESULTS_NAME
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.outputs import writable_folder
@@ -55,22 +54,13 @@ def choose_ros_domain(keep: bool) -> None:
 
     Args:
         keep: leave the domain alone, as the planner is somewhere else.
+
+    Raises:
+        InfrastructureError: all domains are taken.
     """
     os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
-    if keep or "ROS_DOMAIN_ID" in os.environ:
-        return
-    domains = random.SystemRandom().sample(range(1, 102), 101)
-    # DDS derives its ports from the domain: when the first participant's port is free, so is the domain.
-    os.environ["ROS_DOMAIN_ID"] = str(next((domain for domain in domains if _udp_free(7400 + 250 * domain + 10)), 1))
-
-
-def _udp_free(port: int) -> bool:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return False
-    return True
+    if not keep and "ROS_DOMAIN_ID" not in os.environ:
+        os.environ["ROS_DOMAIN_ID"] = str(lease_ros_domain().number)  # held until this process ends
 
 
 @contextmanager

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 from types import TracebackType
 
-from carla_bridge.processes import ManagedProcess, free_ports, wait_for_port
+from carla_bridge.leases import lease_ports
+from carla_bridge.processes import ManagedProcess, wait_for_port
 from wamdiff2_core.errors import ExitCode, InfrastructureError, UserError
 
 START_S = 90.0
@@ -28,17 +29,17 @@ def parse_address(text: str) -> Address:
 class ServerProcess:
     """A server of its own; leaving the `with` block ends it. It starts at once, and `wait` returns when it serves."""
 
-    def __init__(self, town: str, seed: int, log_path: Path, port: int | None = None) -> None:
-        """Start it.
+    def __init__(self, town: str, seed: int, log_path: Path) -> None:
+        """Start it, on ports of its own.
 
         Args:
             town: to open.
             seed: of the world's random choices.
             log_path: for its output.
-            port: first of three neighbouring ports; None looks for free ones.
         """
         self._town = town
-        self._port = free_ports(3) if port is None else port
+        self._lease = lease_ports()
+        self._port = self._lease.number
         command = [sys.executable, "-m", "carla_bridge.server", "--port", str(self._port), "--town", town,
                    "--seed", str(seed)]
         self._process = ManagedProcess("embedded server", command, log_path)
@@ -71,3 +72,4 @@ class ServerProcess:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._process.stop()
+        self._lease.close()

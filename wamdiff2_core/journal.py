@@ -52,13 +52,21 @@ class Journal:
         items: what was finished before, oldest first.
     """
 
-    def __init__(self, path: Path, request: Mapping[str, Any], *, overwrite: bool = False) -> None:
+    def __init__(
+        self, path: Path, request: Mapping[str, Any], *, overwrite: bool = False, durable: bool = False
+    ) -> None:
         """Open `path` for `request`, creating it when needed.
+
+        Args:
+            path: the file.
+            request: JSON values only; it is compared with the one found.
+            overwrite: begin anew.
+            durable: bring every item to the disk before going on, for few items that took long to make.
 
         Raises:
             UserError: another process writes it, or it belongs to another request and `overwrite` is false.
         """
-        self.path = path
+        self.path, self._durable = path, durable
         self._file = path.open("a+b")
         try:
             self._lock()
@@ -95,6 +103,8 @@ class Journal:
         with disk_errors_named(self.path):
             self._file.write(json.dumps(item, ensure_ascii=False).encode() + b"\n")
             self._file.flush()
+            if self._durable:
+                os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Release the lock; the file stays."""

@@ -31,6 +31,18 @@ def save_lanes(folder: Path, maps: Mapping[str, Any]) -> None:
     replace_file(folder / MAP_NAME, json.dumps(edges))
 
 
+def merge_lanes(part: Path, folder: Path) -> None:
+    """Move the lanes of a part of a run, if it has any, to those of the whole run."""
+    source, target = part / MAP_NAME, folder / MAP_NAME
+    if not source.is_file():
+        return
+    known = json.loads(target.read_text()) if target.is_file() else {}
+    found = json.loads(source.read_text())
+    if found.keys() - known.keys():
+        replace_file(target, json.dumps(known | found))
+    source.unlink()
+
+
 def load_lanes(folder: Path, town: str) -> list[np.ndarray]:
     """Lane edges of a town, each (N, 2) metres in the map frame; empty when the run has none."""
     path = folder / MAP_NAME

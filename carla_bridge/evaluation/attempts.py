@@ -1,0 +1,156 @@
+"""One route given to one process, and what came back: the lines of an evaluation's journal."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from carla_bridge.agents.choice import AgentChoice
+from carla_bridge.agents.linked import Patience
+from carla_bridge.driver import DriveConfig
+from carla_bridge.latency import LatencyMode
+from carla_bridge.results import RouteResult
+from wamdiff2_core.config import Strict, parse
+from wamdiff2_core.journal import replace_file
+
+TASK_NAME, ATTEMPT_NAME, PROGRESS_NAME = "task.json", "attempt.json", "progress.json"
+WORKER_LOG = Path("logs") / "worker.log"
+
+
+class Kind(StrEnum):
+    """What an attempt came to."""
+
+    DRIVEN = "driven"  # to a verdict about the driving, good or bad
+    INFRASTRUCTURE = "infrastructure"  # a server, process or machine failed: nothing is known about the driving
+    UNUSABLE = "unusable"  # the route cannot be driven here, as for want of its town
+    REFUSED = "refused"  # the agent cannot be used at all
+
+
+@dataclass(frozen=True)
+class Job:
+    """A route to be driven once: which of the repeats, counted from 0."""
+
+    route_id: str
+    repeat: int
+
+    def name(self, repeats: int) -> str:
+        """Name of its files."""
+        return self.route_id if repeats == 1 else f"{self.route_id}-r{self.repeat}"
+
+
+@dataclass(frozen=True)
+class Task(Strict):
+    """What a worker is told; `DriveConfig` in words.
+
+    Attributes:
+        route_id, repeat: which drive.
+        routes: route file.
+        planner, link, latency, carla, device: as the command line has them.
+        seed: of this repeat.
+        plan_wait_s: wall-clock seconds to wait for a plan.
+        video: whether to take pictures for people.
+    """
+
+    route_id: str
+    repeat: int
+    routes: str
+    planner: str
+    link: str
+    latency: str
+    carla: str
+    device: str
+    seed: int
+    plan_wait_s: float
+    video: bool
+
+    @classmethod
+    def of(cls, job: Job, config: DriveConfig) -> Task:
+        """The task of a job; each repeat has the next seed."""
+        latency = config.latency
+        return cls(
+            job.route_id, job.repeat, str(config.routes.resolve()), _planner_text(config.agent), config.agent.link,
+            f"{latency.fixed_ms:g}" if latency.kind == "fixed" else latency.kind, config.carla, config.device,
+            config.seed + job.repeat, config.patience.wait_s, config.video,
+        )
+
+    def config(self, out: Path) -> DriveConfig:
+        """The drive, into a folder of its own."""
+        return DriveConfig(
+            Path(self.routes), AgentChoice.parse(self.planner, self.link), out, LatencyMode.parse(self.latency),
+            self.carla, self.seed, self.device, Patience(wait_s=self.plan_wait_s), self.video,
+        )
+
+    def save(self, folder: Path) -> Path:
+        """Write `task.json`."""
+        path = folder / TASK_NAME
+        path.write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n")
+        return path
+
+    @classmethod
+    def load(cls, path: Path) -> Task:
+        """Read `task.json`."""
+        return parse(cls, json.loads(path.read_text()), str(path))
+
+
+@dataclass(frozen=True)
+class Attempt(Strict):
+    """What one attempt came to, as the journal has it.
+
+    Attributes:
+        route_id, repeat: which drive.
+        number: which attempt at it, counted from 1.
+        kind: what it came to.
+        reason: in words; for a driven route its verdict.
+        seed: of the world and of a random planner.
+        source: what signed the plans.
+        began: ISO 8601 time, UTC.
+        wall_s: wall-clock seconds, start of server and planner included.
+        result: of a driven route.
+    """
+
+    route_id: str
+    repeat: int
+    number: int
+    kind: Kind
+    reason: str
+    seed: int
+    source: str = ""
+    began: str = ""
+    wall_s: float = 0.0
+    result: RouteResult | None = None
+
+    @property
+    def job(self) -> Job:
+        """Which drive."""
+        return Job(self.route_id, self.repeat)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Any, where: str) -> Attempt:
+        """From what `to_json` gave.
+
+        Raises:
+            UserError: something else.
+        """
+        return parse(cls, data, where)
+
+    def save(self, folder: Path) -> None:
+        """Write `attempt.json` whole."""
+        replace_file(folder / ATTEMPT_NAME, json.dumps(self.to_json()) + "\n")
+
+
+def read_attempt(folder: Path) -> Attempt | None:
+    """What a worker left in its folder; None when it ended before it could."""
+    path = folder / ATTEMPT_NAME
+    return Attempt.from_json(json.loads(path.read_text()), str(path)) if path.is_file() else None
+
+
+def _planner_text(agent: AgentChoice) -> str:
+    return agent.spec if agent.folder is None else str(agent.folder.resolve())

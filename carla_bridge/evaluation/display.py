@@ -1,0 +1,115 @@
+"""What an evaluation shows on the terminal: a line for each ended attempt, and one that tells how far it is."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from carla_bridge.evaluation.attempts import Attempt, Job, Kind
+from carla_bridge.evaluation.request import Evaluation
+from carla_bridge.results import DriveResults
+
+LOG_PERIOD_S = 30.0
+STYLES = {Kind.INFRASTRUCTURE: "yellow", Kind.UNUSABLE: "magenta", Kind.REFUSED: "red"}
+
+
+class EvaluationDisplay:
+    """Progress of an evaluation. On a terminal one line is rewritten; elsewhere a line comes every half minute."""
+
+    def __init__(self, evaluation: Evaluation, console: Console | None = None) -> None:
+        """Prepare to show `evaluation`."""
+        self.console = console or Console(highlight=False, soft_wrap=True)
+        self._evaluation = evaluation
+        live = Live(console=self.console, refresh_per_second=4, transient=True)
+        self._live = live if self.console.is_terminal else None
+        self._counts: Counter[Kind] = Counter()
+        self._open = 0
+        self._walls_s: list[float] = []
+        self._scores: list[float] = []
+        self._last_log_s = time.monotonic()
+
+    def __enter__(self) -> EvaluationDisplay:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def begin(self, attempts: Sequence[Attempt], left: int) -> None:
+        """Start with what the journal holds, and `left` drives to do."""
+        for attempt in attempts:
+            self._count(attempt)
+        self._open = left
+        total = len(self._evaluation.jobs)
+        self.console.print(f"{total} drives, {total - left} done before, {self._evaluation.workers} at a time")
+
+    def ended(self, attempt: Attempt) -> None:
+        """Leave a line about an ended attempt."""
+        self._count(attempt)
+        self._open -= attempt.kind is not Kind.INFRASTRUCTURE
+        name = attempt.job.name(self._evaluation.repeats)
+        if attempt.result is None:
+            line = Text.assemble((f"! {name:<8}", "bold"), (f"{attempt.kind}: ", STYLES[attempt.kind]), attempt.reason)
+        else:
+            style = "green" if attempt.result.completed else "red"
+            line = Text.assemble(
+                ("✓ " if attempt.result.completed else "✗ ", f"bold {style}"), (f"{name:<8}", "bold"),
+                f"{attempt.result.completion_pct:5.1f} %  ", (str(attempt.result.outcome), style),
+                (f"  {attempt.reason}, {attempt.wall_s:.0f} s wall", "dim"),
+            )
+        self.console.print(line)
+
+    def update(self, running: Mapping[Job, float]) -> None:
+        """Show how far it is."""
+        if self._live is not None:
+            self._live.update(self._line(running))
+        elif time.monotonic() - self._last_log_s > LOG_PERIOD_S:
+            self._last_log_s = time.monotonic()
+            self.console.print(self._line(running))
+
+    def note(self, text: str) -> None:
+        """Leave a line."""
+        self.console.print(text)
+
+    def end(self, results: DriveResults) -> None:
+        """Leave the final line of figures."""
+        spread = ", ".join(f"{name.replace('_', ' ')} {figure}" for name, figure in results.spread.items())
+        missing = f", {len(results.not_driven)} not driven" if results.not_driven else ""
+        self.console.print(Text.assemble(
+            (f"{results.completed}/{results.routes_wanted} drives completed{missing}", "bold"),
+            f", {spread or 'no scores'}, {results.label}: {self._evaluation.drive.out}",
+        ))
+
+    def _count(self, attempt: Attempt) -> None:
+        self._counts[attempt.kind] += 1
+        if attempt.result is not None:
+            self._walls_s.append(attempt.wall_s)
+            self._scores.append(attempt.result.completion_pct)
+
+    def _line(self, running: Mapping[Job, float]) -> Text:
+        done = len(self._evaluation.jobs) - self._open
+        spoilt = self._counts[Kind.INFRASTRUCTURE]
+        mean = sum(self._scores) / len(self._scores) if self._scores else 0.0
+        return Text.assemble(
+            (f"  {done}/{len(self._evaluation.jobs)} done", "bold"),
+            f", {len(running)} in hand, {spoilt} spoilt attempts, {mean:.1f} % completed on average, "
+            f"{self._left(running)}",
+        )
+
+    def _left(self, running: Mapping[Job, float]) -> str:
+        if not self._walls_s:
+            return "time left unknown"
+        drives = self._open - sum(running.values())
+        seconds = drives * sum(self._walls_s) / len(self._walls_s) / max(1, min(self._evaluation.workers, self._open))
+        hours, minutes = divmod(round(seconds / 60), 60)
+        return f"about {hours} h {minutes:02d} min left" if hours else f"about {max(0.0, seconds) / 60:.1f} min left"

@@ -1,0 +1,119 @@
+"""What is evaluated, and what must be the same when an evaluation goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+from carla_bridge.driver import DriveConfig
+from carla_bridge.evaluation.attempts import Job
+from carla_bridge.route_file import RouteSpec
+from carla_bridge.run_setup import describe_commit
+from wamdiff2_core.errors import UserError
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """An evaluation, all of it.
+
+    Attributes:
+        drive: agent, routes and rules; `out` is the evaluation's folder.
+        specs: the routes to drive.
+        repeats: how often each is driven; each time with the next seed.
+        workers: how many at a time.
+        retries: how many more attempts a drive gets after one that the infrastructure has spoilt.
+    """
+
+    drive: DriveConfig
+    specs: tuple[RouteSpec, ...]
+    repeats: int = 1
+    workers: int = 1
+    retries: int = 2
+
+    def __post_init__(self) -> None:
+        if self.drive.carla and self.workers > 1:
+            raise UserError("workers", "1 with --carla: a server drives one route at a time", self.workers)
+        if self.drive.agent.kind == "external":
+            raise UserError("planner", "one that each route's process can start", "external")
+        if self.drive.ros_arguments:
+            raise UserError("ROS arguments", "none with --workers", " ".join(self.drive.ros_arguments))
+
+    @property
+    def jobs(self) -> list[Job]:
+        """Every drive: all routes in the file's order, then all of them again for the next repeat."""
+        return [Job(spec.id, repeat) for repeat in range(self.repeats) for spec in self.specs]
+
+    def identity(self) -> dict[str, Any]:
+        """What decides about the outcome: the first line of the journal, compared when the evaluation goes on.
+
+        Workers and retries are not part of it: they may change from one call to the next.
+        """
+        drive = self.drive
+        return {
+            "kind": "closed-loop evaluation",
+            "routes": drive.routes.name,
+            "routes_sha256": hashlib.sha256(drive.routes.read_bytes()).hexdigest(),
+            "route_ids": [spec.id for spec in self.specs],
+            "repeats": self.repeats,
+            "seed": drive.seed,
+            "planner": drive.agent.spec,
+            "checkpoint": _checkpoint_hash(drive),
+            "link": drive.agent.link,
+            "device": drive.device,
+            "latency": str(drive.latency),
+            "plan_wait_s": drive.patience.wait_s,
+            "server": drive.carla or "embedded",
+            "label": drive.label,
+            "commit": describe_commit(),
+            "versions": {
+                "wamdiff2": metadata.version("wamdiff2"), "carla": metadata.version("carla"),
+                "python": platform.python_version(),
+            },
+        }
+
+
+def select_routes(specs: Sequence[RouteSpec], subset: str) -> tuple[RouteSpec, ...]:
+    """Routes of a file by the leaderboard's words: ids and ranges of them in the file's order, such as `1711,24206-28048`.
+
+    Args:
+        specs: all routes of the file.
+        subset: the words; empty for all routes.
+
+    Raises:
+        UserError: not of that form, or no such route.
+    """
+    if not subset:
+        return tuple(specs)
+    ids = [spec.id for spec in specs]
+    chosen: set[int] = set()
+    for word in subset.replace(" ", "").split(","):
+        first, last = (word, word) if word in ids else _range(word)
+        for route_id in (first, last):
+            if route_id not in ids:
+                raise UserError("routes-subset", "ids of routes in the file", route_id, f"it has {_some(ids)}")
+        if ids.index(first) > ids.index(last):
+            raise UserError("routes-subset", "a range in the file's order", word)
+        chosen.update(range(ids.index(first), ids.index(last) + 1))
+    return tuple(spec for index, spec in enumerate(specs) if index in chosen)
+
+
+def _range(word: str) -> tuple[str, str]:
+    match = re.fullmatch(r"([^-]+)-([^-]+)", word)
+    return (match[1], match[2]) if match else (word, word)
+
+
+def _some(ids: Sequence[str]) -> str:
+    return ", ".join(ids) if len(ids) <= 6 else ", ".join(ids[:5]) + f" and {len(ids) - 5} more"
+
+
+def _checkpoint_hash(drive: DriveConfig) -> str:
+    if drive.agent.folder is None:
+        return ""
+    from wamdiff2_core.model.checkpoint import checkpoint_hash
+
+    return checkpoint_hash(drive.agent.folder)
