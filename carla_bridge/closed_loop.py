@@ -12,8 +12,10 @@ import typer
 
 from carla_bridge.agents.choice import WORDS, AgentChoice
 from carla_bridge.agents.linked import Patience
-from carla_bridge.drive import Drive, DriveConfig
+from carla_bridge.drive import Drive
+from carla_bridge.driver import DriveConfig
 from carla_bridge.latency import LatencyMode
+from carla_bridge.route_file import load_routes
 from wamdiff2_core.errors import UserError
 
 DEMO_ROUTES = Path(__file__).parent / "routes" / "demo.xml"
@@ -31,6 +33,7 @@ closed_loop = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 def run_closed_loop(
     context: typer.Context,
     routes: Annotated[Path, typer.Option(help="Route file (Bench2Drive's XML form).")] = DEMO_ROUTES,
+    routes_subset: Annotated[str, typer.Option(help="Ids and ranges of them, such as 1711,24206-28048.")] = "",
     planner: Annotated[str, typer.Option(help="One of " + ", ".join(WORDS) + ", or a checkpoint folder.")] = "nano",
     link: Annotated[str, typer.Option(help="How a checkpoint is asked: ros or in-process.")] = "",
     latency: Annotated[str, typer.Option(help="When plans act: lockstep, measured, or milliseconds.")] = "lockstep",
@@ -40,9 +43,16 @@ def run_closed_loop(
     device: Annotated[str, typer.Option(help="Torch device of the planner.")] = "cpu",
     plan_wait: Annotated[float, typer.Option(min=0.1, help="Wall-clock seconds to wait for a plan.")] = 5.0,
     video: Annotated[bool, typer.Option(help="Take pictures for people, and write drive.mp4.")] = True,
+    workers: Annotated[int, typer.Option(
+        min=0, help="Evaluate: a process a route, so many at a time, journaled in OUT; 0 drives in this process.",
+    )] = 0,
+    repeats: Annotated[int, typer.Option(min=1, help="Drives of each route, each with the next seed.")] = 1,
+    retries: Annotated[int, typer.Option(min=0, help="More attempts at a drive that the infrastructure spoilt.")] = 2,
+    overwrite: Annotated[bool, typer.Option(help="Begin an evaluation anew.")] = False,
 ) -> int:
     """Drive routes closed loop, and write results, report and video; arguments after -- go to ROS.
 
+    With --workers an evaluation is begun, or gone on with where it was killed.
     Exit codes: 0 all routes completed; 1 some failed; 2 wrong use; 3 the server or the planner did not run.
     """
     if context.args and context.args[0] != "--ros-args":
@@ -51,7 +61,19 @@ def run_closed_loop(
         routes, AgentChoice.parse(planner, link), out or default_out(), LatencyMode.parse(latency), carla, seed, device,
         Patience(wait_s=plan_wait), video, tuple(context.args),
     )
-    return int(Drive(config).run().exit_code)
+    from carla_bridge.evaluation.evaluator import Evaluator
+    from carla_bridge.evaluation.pool import LocalPool
+    from carla_bridge.evaluation.request import Evaluation, select_routes
+
+    specs = select_routes(load_routes(routes), routes_subset)
+    if workers == 0:
+        if repeats > 1:
+            raise UserError("repeats", "--workers beside it", repeats, "add --workers 1, or more")
+        return int(Drive(config, specs).run().exit_code)
+    if out is None:
+        raise UserError("out", "a folder, by which an evaluation is gone on with", "none", "add --out FOLDER")
+    evaluation = Evaluation(config, specs, repeats, workers, retries)
+    return int(Evaluator(evaluation, LocalPool(workers), overwrite=overwrite).run().exit_code)
 
 
 def drive_from_parameters(arguments: Sequence[str]) -> int:
@@ -77,8 +99,6 @@ def drive_from_parameters(arguments: Sequence[str]) -> int:
             Path(values["routes"]), choice, Path(values["out"]), LatencyMode.parse(values["latency"]), values["carla"],
             values["seed"], patience=Patience(wait_s=values["plan_wait_s"]),
         )
-        return int(Drive(config).run(node).exit_code)
+        return int(Drive(config, load_routes(config.routes)).run(node).exit_code)
     finally:
         rclpy.try_shutdown()
-
-

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from carla_bridge.criteria_rules import BlockedRule, CollisionRule, Contact, Moment, RedLightRule, StopSignRule
-from carla_bridge.judge import Verdict
 from carla_bridge.leaderboard_infractions import Infraction
 from carla_bridge.leaderboard_record import RouteRecord, RouteStatus
-from carla_bridge.results import Outcome
+from carla_bridge.results import Outcome, Verdict
 from wamdiff2_core.types import EgoState
 
 if TYPE_CHECKING:

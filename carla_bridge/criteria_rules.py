@@ -81,16 +81,20 @@ def carla_xyz_m(x_m: float, y_m: float, z_m: float) -> tuple[float, float, float
 class CollisionRule:
     """Contacts, counted once.
 
-    Ignored below 0.1 m/s, within 5 s of the last one with the same actor, and within 5 m of the last one.
+    Ignored below 0.1 m/s, within 5 s of the last one with the same actor, and within 5 m of the last one. Upstream's
+    sensor is heard before the speeds of the tick are: one that the contact has stopped was still moving.
     """
 
     def __init__(self) -> None:
         self._last_id: int | None = None
         self._last_s = 0.0
         self._last_m: np.ndarray | None = None
+        self._last_mps = 0.0
 
     def update(self, moment: Moment) -> list[Infraction]:
         """The collisions of this tick."""
+        speed_mps = max(self._last_mps, moment.around.ego.speed_mps)
+        self._last_mps = moment.around.ego.speed_mps
         if self._last_m is not None and np.linalg.norm(moment.here_m - self._last_m) > SAME_PLACE_M:
             self._last_m = None
         if self._last_id is not None and moment.t_s - self._last_s > SAME_ACTOR_S:
@@ -99,7 +103,7 @@ class CollisionRule:
         for contact in moment.contacts:
             if contact.other_id == self._last_id or self._last_m is not None:
                 continue
-            if moment.around.ego.speed_mps < MOVING_MPS:
+            if speed_mps < MOVING_MPS:
                 continue
             self._last_s, self._last_m = moment.t_s, moment.here_m
             if contact.other_id != 0:

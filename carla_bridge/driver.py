@@ -139,8 +139,8 @@ class Driver:
             on_progress: told of every tick.
         """
         from carla_bridge.client import CameraMount, Simulation
+        from carla_bridge.criteria import RouteCriteria
         from carla_bridge.recorder import RouteRecorder
-        from wamdiff2_core.control.controller import Controller
 
         config, agent = self._config, self._agent
         display = (config.display_camera,) if config.video else ()
@@ -150,7 +150,8 @@ class Driver:
                 Simulation(*self._server, ego_pose=route.start, cameras=cameras, town=route.town,
                            inertial=agent.needs.inertial, fault=self._server_fault) as simulation:
             agent.start(route, simulation.map)
-            run = RouteRun(setup, simulation, agent, Controller(), recorder, on_progress)
+            criteria = RouteCriteria(route, simulation.map)
+            run = RouteRun(setup, simulation, agent, criteria, recorder, on_progress=on_progress)
             result = run.drive()
         self.source = run.source or self.source
         return replace(result, folder=folder)

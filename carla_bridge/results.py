@@ -50,11 +50,19 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True)
+class Verdict:
+    """The end of a route, in words."""
+
+    outcome: Outcome
+    reason: str
+
+
+@dataclass(frozen=True)
 class Infraction(Strict):
     """Something that happened on the way.
 
     Attributes:
-        kind: `collision`, `off lane` or `planner lost`.
+        kind: as in the leaderboard's records (`leaderboard_infractions.InfractionKind`), or `planner lost`.
         t_s: simulated time since the route began, seconds.
         x_m, y_m: where, map frame.
         detail: in words, with its figure.
@@ -82,7 +90,7 @@ class RouteResult(Strict):
         duration_s: simulated seconds.
         wall_s: wall-clock seconds.
         max_deviation_m: largest distance from the route's line.
-        off_lane_s: simulated seconds with the vehicle's centre off the route's lane.
+        off_lane_s: simulated seconds with the vehicle's centre farther than 1.75 m from the route's line.
         frames_sent: camera frames given to the planner.
         plans: answers received.
         plans_unreadable: answers whose text holds no waypoints.
@@ -229,7 +237,8 @@ class DriveResults(Strict):
     @property
     def exit_code(self) -> ExitCode:
         """Exit code of the drive: infrastructure before routes."""
-        if self.error or self.not_driven or any(route.outcome is Outcome.SERVER_LOST for route in self.routes):
+        lost = any(item.kind == "infrastructure" for item in self.not_driven)
+        if self.error or lost or any(route.outcome is Outcome.SERVER_LOST for route in self.routes):
             return ExitCode.INFRASTRUCTURE
         return ExitCode.DONE if self.completed == self.routes_wanted > 0 else ExitCode.FAILED_ITEMS
 

@@ -8,26 +8,39 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from carla_bridge.agents.agent import Agent, Answer, Frame, View
-from carla_bridge.judge import RouteJudge, RouteLimits, Verdict
+from carla_bridge.agents.agent import Agent, Answer, Contact, Frame, View
 from carla_bridge.latency import LatencyMode, PlanSchedule
+from carla_bridge.leaderboard_infractions import InfractionKind
+from carla_bridge.leaderboard_record import RouteRecord, RouteStatus
 from carla_bridge.navigation import Navigator, RoutePlan
+from carla_bridge.planner_loss import PlannerLoss
 from carla_bridge.recorder import RouteRecorder
-from carla_bridge.results import Outcome, PlanRecord, RouteResult, Tick
+from carla_bridge.results import Infraction, Outcome, PlanRecord, RouteResult, Tick, Verdict
 from wamdiff2_core.control.controller import Controller, PlanInMap
 from wamdiff2_core.errors import InfrastructureError, UserError
-from wamdiff2_core.types import Navigation, Plan, VehicleCommand
+from wamdiff2_core.types import EgoState, Navigation, Plan, VehicleCommand
+
+if TYPE_CHECKING:
+    from carla_bridge.criteria import Incident
 
 LOG = logging.getLogger(__name__)
 HOLD = VehicleCommand(0.0, -3.0)
 PLAN_EVERY_TICKS = 5
 STARTING_TICKS, STARTING_MOMENTS = 200, 3
+LANE_HALF_WIDTH_M = 1.75
+# Ends that the criteria do not see.
+FAILURES = {
+    Outcome.PLANNER_LOST: RouteStatus.AGENT_CRASHED,
+    Outcome.AGENT_CRASHED: RouteStatus.AGENT_CRASHED,
+    Outcome.SERVER_LOST: RouteStatus.SIMULATION_CRASHED,
+    Outcome.INTERRUPTED: RouteStatus.FAILED,
+}
 
 
 class World(Protocol):
@@ -37,6 +50,39 @@ class World(Protocol):
     def apply(self, command: VehicleCommand) -> None: ...
     def surroundings(self) -> Any:
         """What is around the ego vehicle on the step of the last `tick`; a `surroundings.Surroundings`."""
+
+
+class Criteria(Protocol):
+    """Who judges the driving; `criteria.RouteCriteria` does, as the CARLA leaderboard."""
+
+    @property
+    def incidents(self) -> Sequence[Incident]: ...
+    def update(
+        self, stamp_ns: int, ego: EgoState, surroundings: Any, contacts: Sequence[Contact]
+    ) -> Verdict | None: ...
+    def record(self, *, failure: RouteStatus | None, duration_system_s: float) -> RouteRecord: ...
+
+
+class Scenarios(Protocol):
+    """What happens on the way; `scenarios.engine.ScenarioEngine` makes it happen."""
+
+    def step(self, around: Any) -> None: ...
+    def disturb(self, command: VehicleCommand) -> VehicleCommand: ...
+    def close(self) -> None: ...
+
+
+class Uneventful:
+    """A route without scenarios."""
+
+    def step(self, around: Any) -> None:
+        """Nothing happens."""
+
+    def disturb(self, command: VehicleCommand) -> VehicleCommand:
+        """The command as it is."""
+        return command
+
+    def close(self) -> None:
+        """Nothing was there."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +109,11 @@ class RouteSetup:
         route: the path.
         display_camera: name of the camera of the recorded pictures; empty without.
         latency: when plans act.
-        limits: what ends the route.
     """
 
     route: RoutePlan
     display_camera: str = ""
     latency: LatencyMode = field(default_factory=LatencyMode)
-    limits: RouteLimits = field(default_factory=RouteLimits)
 
 
 class RouteRun:
@@ -80,8 +124,8 @@ class RouteRun:
     """
 
     def __init__(
-        self, setup: RouteSetup, world: World, agent: Agent, controller: Controller, recorder: RouteRecorder,
-        on_progress: Callable[[Progress], None] = lambda progress: None,
+        self, setup: RouteSetup, world: World, agent: Agent, criteria: Criteria, recorder: RouteRecorder,
+        scenarios: Scenarios | None = None, on_progress: Callable[[Progress], None] = lambda progress: None,
     ) -> None:
         """Join them.
 
@@ -89,23 +133,25 @@ class RouteRun:
             setup: route and rules.
             world: at the route's start, with the agent's cameras and the display camera mounted.
             agent: already started on the route.
-            controller: turns plans into commands.
+            criteria: judge of this route.
             recorder: of the route's files.
+            scenarios: already set up; None for a route without any.
             on_progress: told of every tick.
         """
         self.source = ""
         self._setup, self._world, self._agent, self._recorder = setup, world, agent, recorder
-        self._controller, self._on_progress = controller, on_progress
+        self._criteria, self._scenarios = criteria, scenarios or Uneventful()
+        self._controller, self._on_progress = Controller(), on_progress
         cameras = [camera.name for camera in agent.needs.cameras]
         self._camera = cameras[0] if cameras else ""
         self._pace = self._camera or setup.display_camera
         self._navigator = Navigator(setup.route, agent.needs.target_rule)
-        self._judge = RouteJudge(setup.route.length_m, setup.limits)
+        self._loss = PlannerLoss()
         self._schedule: PlanSchedule[PlanInMap] = PlanSchedule()
         self._lost = False
         self._ticks = 0
         self._start_ns = 0
-        self._driven_m = 0.0
+        self._driven_m = self._max_deviation_m = self._off_lane_s = 0.0
         self._plans_received = 0
         self._latest_ms = 0.0
         self._began = time.monotonic()
@@ -115,7 +161,6 @@ class RouteRun:
 
         A lost server, an agent that raises, or Ctrl-C ends the route with what was driven so far, and a result.
         """
-        self._controller.reset()
         try:
             verdict = self._loop()
         except InfrastructureError as error:
@@ -124,6 +169,7 @@ class RouteRun:
             verdict = Verdict(Outcome.AGENT_CRASHED, str(error))
         except KeyboardInterrupt:
             verdict = Verdict(Outcome.INTERRUPTED, "stopped by the user")
+        self._scenarios.close()
         return self._result(verdict)
 
     def _loop(self) -> Verdict:
@@ -131,21 +177,26 @@ class RouteRun:
         self._start_ns = frame.stamp_ns
         while True:
             navigation = self._navigator.update(frame.ego.map_from_base)
+            surroundings = self._world.surroundings()
+            self._scenarios.step(surroundings)
             self._agent.watch(frame)
             if self._due(frame) and not self._schedule.busy(frame.stamp_ns):
-                self._plan(frame, navigation)
+                self._plan(frame, navigation, surroundings)
             in_force = self._schedule.in_force(frame.stamp_ns)
             command = self._controller.step(in_force, frame.ego, frame.stamp_ns)
             self._record_tick(frame, command, in_force)
-            contacts = [contact.other_type for contact in frame.collisions]
-            verdict = self._judge.update(
-                (frame.stamp_ns - self._start_ns) * 1e-9, frame.ego, self._navigator.deviation_m,
-                self._navigator.completed, contacts, self._controller.reason,
-            )
+            verdict = self._criteria.update(frame.stamp_ns, frame.ego, surroundings, frame.collisions)
+            verdict = verdict or self._loss.update((frame.stamp_ns - self._start_ns) * 1e-9, frame.ego.speed_mps)
             if verdict is not None:
-                return verdict
-            self._world.apply(command)
+                return self._explained(verdict)
+            self._world.apply(self._scenarios.disturb(command))
             frame = self._tick()
+
+    def _explained(self, verdict: Verdict) -> Verdict:
+        """The verdict, with what the controller says about a vehicle that stands."""
+        why = self._controller.reason
+        return replace(verdict, reason=f"{verdict.reason}: {why}") if verdict.outcome is Outcome.BLOCKED and why \
+            else verdict
 
     def _tick(self) -> Frame:
         self._ticks += 1
@@ -171,9 +222,9 @@ class RouteRun:
                 self._world.apply(HOLD)
         raise InfrastructureError(f"camera {self._pace}: no pictures in {STARTING_TICKS} ticks")
 
-    def _plan(self, frame: Frame, navigation: Navigation) -> None:
+    def _plan(self, frame: Frame, navigation: Navigation, surroundings: Any) -> None:
         """Show the agent a moment, and let its plan act when the latency mode says."""
-        answer = self._ask(frame, navigation)
+        answer = self._ask(View(frame, navigation, surroundings if self._agent.needs.surroundings else None))
         silence = "" if answer is not None else self._agent.silence()
         was_lost, self._lost = self._lost, bool(silence)
         t_s = (frame.stamp_ns - self._start_ns) * 1e-9
@@ -187,17 +238,16 @@ class RouteRun:
             if answer.plan.check.ok and answer.plan.waypoints is not None:
                 self._schedule.offer(PlanInMap(answer.plan, frame.ego.map_from_base), frame.stamp_ns + delay_ns)
             if was_lost:
-                self._judge.planner_back()
+                self._loss.back()
         elif silence:
             self._schedule.clear()
             if not was_lost:
-                self._judge.planner_lost(t_s, frame.ego, silence)
+                self._loss.lost(t_s, frame.ego, silence)
         self._record_plan(frame, navigation, answer, delay_ns, silence)
 
-    def _ask(self, frame: Frame, navigation: Navigation) -> Answer | None:
-        surroundings = self._world.surroundings() if self._agent.needs.surroundings else None
+    def _ask(self, view: View) -> Answer | None:
         try:
-            return self._agent.act(View(frame, navigation, surroundings))
+            return self._agent.act(view)
         except (InfrastructureError, UserError):
             raise
         except Exception as error:
@@ -209,6 +259,9 @@ class RouteRun:
         previous = self._recorder.ticks[-1] if self._recorder.ticks else None
         if previous is not None:
             self._driven_m += float(np.hypot(pose.x_m - previous.x_m, pose.y_m - previous.y_m))
+            if self._navigator.deviation_m > LANE_HALF_WIDTH_M:
+                self._off_lane_s += (frame.stamp_ns - self._start_ns - previous.t_ns) * 1e-9
+        self._max_deviation_m = max(self._max_deviation_m, self._navigator.deviation_m)
         self._recorder.tick(Tick(
             t_ns=frame.stamp_ns - self._start_ns, x_m=pose.x_m, y_m=pose.y_m, yaw_rad=pose.yaw_rad,
             speed_mps=ego.speed_mps, accel_mps2=float(ego.acceleration_mps2[0]), yaw_rate_radps=ego.yaw_rate_radps,
@@ -249,17 +302,24 @@ class RouteRun:
 
     def _result(self, verdict: Verdict) -> RouteResult:
         ticks, plans = self._recorder.ticks, self._recorder.plans
+        wall_s = round(time.monotonic() - self._began, 2)
+        record = self._criteria.record(failure=FAILURES.get(verdict.outcome), duration_system_s=wall_s)
+        infractions = [*self._loss.infractions, *(
+            Infraction(str(item.infraction.kind), item.t_s, item.x_m, item.y_m, item.infraction.text)
+            for item in self._criteria.incidents
+            if item.infraction.kind is not InfractionKind.MIN_SPEED  # twenty a route, that cost nothing; in the record
+        )]
         received = [record for record in plans if record.received]
         decoded = [record for record in received if record.forwards]
         missing = sum(not record.received for record in plans) if self._agent.silence() else 0
         return RouteResult(
             route_id=self._setup.route.route_id, town=self._setup.route.town,
             outcome=verdict.outcome, reason=verdict.reason,
-            completion_pct=100.0 if verdict.outcome is Outcome.COMPLETED else round(100.0 * self._completion(), 2),
+            completion_pct=record.score_route,
             length_m=round(self._setup.route.length_m, 2), driven_m=round(self._driven_m, 2),
             duration_s=round(ticks[-1].t_ns * 1e-9, 3) if ticks else 0.0,
-            wall_s=round(time.monotonic() - self._began, 2),
-            max_deviation_m=round(self._judge.max_deviation_m, 3), off_lane_s=round(self._judge.off_lane_s, 2),
+            wall_s=wall_s,
+            max_deviation_m=round(self._max_deviation_m, 3), off_lane_s=round(self._off_lane_s, 2),
             frames_sent=len(plans), plans=len(received),
             plans_unreadable=sum(not record.ok and not record.waypoints_m for record in received),
             plans_refused=sum(not record.ok and bool(record.waypoints_m) for record in received),
@@ -269,7 +329,8 @@ class RouteRun:
                 name: round(float(np.mean([getattr(record, name) for record in decoded])), 3)
                 for name in ("prefill_ms", "decode_ms", "forwards", "steps", "blocks", "tokens") if decoded
             },
-            infractions=tuple(self._judge.infractions), folder=f"routes/{self._setup.route.route_id}",
+            infractions=tuple(sorted(infractions, key=lambda item: item.t_s)), record=record.to_json(0),
+            folder=f"routes/{self._setup.route.route_id}",
         )
 
 

@@ -23,6 +23,8 @@ class Contact(Protocol):
 
     @property
     def other_type(self) -> str: ...
+    @property
+    def other_id(self) -> int: ...
 
 
 class Frame(Protocol):

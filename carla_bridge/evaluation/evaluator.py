@@ -11,7 +11,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from carla_bridge.evaluation.attempts import Attempt, Job, Kind, Task
 from carla_bridge.evaluation.display import EvaluationDisplay
@@ -19,7 +18,7 @@ from carla_bridge.evaluation.final import write_final_files
 from carla_bridge.evaluation.pool import Finished, Pool
 from carla_bridge.evaluation.request import Evaluation
 from carla_bridge.report.lanes import merge_lanes
-from carla_bridge.results import RESULTS_NAME, DriveResults
+from carla_bridge.results import DriveResults
 from carla_bridge.run_setup import signals_as_interrupts
 from wamdiff2_core.errors import InfrastructureError, UserError
 from wamdiff2_core.journal import Journal
@@ -40,13 +39,17 @@ class Evaluator:
         """Drive every route that is not driven yet, and write the final files.
 
         Raises:
-            UserError: the folder holds something else, the journal is another evaluation's, or the agent cannot be used.
+            UserError: the folder holds something else, the journal is another evaluation's, or the agent cannot be
+                used.
             InfrastructureError: attempts fail one after the other, and none has come to an end.
         """
         self._prepare()
         identity = self._evaluation.identity()
         with Journal(self._out / JOURNAL_NAME, identity, overwrite=self._overwrite, durable=True) as journal:
             attempts = [Attempt.from_json(item, str(journal.path)) for item in journal.items]
+            if not attempts:
+                for name in ("routes", "failed"):
+                    shutil.rmtree(self._out / name, ignore_errors=True)
             with EvaluationDisplay(self._evaluation) as display, signals_as_interrupts():
                 try:
                     self._drive(journal, attempts, display)
@@ -125,7 +128,3 @@ def open_jobs(evaluation: Evaluation, attempts: Sequence[Attempt]) -> list[Job]:
     spoilt = Counter(attempt.job for attempt in attempts)
     return [job for job in evaluation.jobs if job not in done and spoilt[job] <= evaluation.retries]
 
-
-def is_evaluation(out: Path) -> bool:
-    """Whether a folder holds an evaluation that can be gone on with."""
-    return (out / JOURNAL_NAME).is_file() or not (out / RESULTS_NAME).is_file()

@@ -1,9 +1,9 @@
 """The final files of an evaluation: functions of its journal, so that the same journal gives the same figures.
 
     results.json        `results.DriveResults`: every drive, what could not be driven and why, spread over the repeats
-    leaderboard.json    one file a repeat (`leaderboard-r1.json` ...) in the CARLA leaderboard's schema, for Bench2Drive's
-                        merge and ability tools; a drive that could not be done is not in it, and is never counted as
-                        a bad one
+    leaderboard.json    one file a repeat (`leaderboard-r1.json` ...) in the CARLA leaderboard's schema, for
+                        Bench2Drive's merge and ability tools; a drive that could not be done is not in it, and is
+                        never counted as a bad one
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ def _records(evaluation: Evaluation, driven: dict[Job, Attempt], repeat: int) ->
     for spec in evaluation.specs:
         attempt = driven.get(Job(spec.id, repeat))
         if attempt is not None and attempt.result is not None and attempt.result.record is not None:
-            found.append(RouteRecord.from_json(attempt.result.record))
+            record = RouteRecord.from_json(attempt.result.record)
+            name = spec.scenarios[0].name if spec.scenarios else ""
+            found.append(replace(record, repetition=repeat, scenario_name=name))
     return found
 
 

@@ -78,11 +78,11 @@ class Evaluation:
 
 
 def select_routes(specs: Sequence[RouteSpec], subset: str) -> tuple[RouteSpec, ...]:
-    """Routes of a file by the leaderboard's words: ids and ranges of them in the file's order, such as `1711,24206-28048`.
+    """Routes of a file by the leaderboard's words.
 
     Args:
         specs: all routes of the file.
-        subset: the words; empty for all routes.
+        subset: ids and ranges of them in the file's order, such as `1711,24206-28048`; empty for all routes.
 
     Raises:
         UserError: not of that form, or no such route.

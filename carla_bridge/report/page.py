@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ from carla_bridge.route_run import latency_figures
 PAGE_NAME, VIDEO_NAME = "index.html", "drive.mp4"
 PICTURES_PER_ROUTE = 6
 REASONS_SHOWN = 4
-INFRACTION_STYLE = {"off lane": "warn", "collision": "bad", "planner lost": "bad"}  # classes of the style sheet
+# Classes of the style sheet: what costs little or nothing stands back.
+INFRACTION_STYLE = defaultdict(lambda: "bad", outside_route_lanes="warn", min_speed_infractions="warn")
 
 
 @dataclass(frozen=True)

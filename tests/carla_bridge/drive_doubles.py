@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 
+import carla
 import numpy as np
 
-from carla_bridge.agents.agent import Answer, Needs
+from carla_bridge.agents.agent import Agent, Answer, Needs
 from carla_bridge.agents.linked import LinkedPlanner, Patience
+from carla_bridge.criteria import RouteCriteria
 from carla_bridge.navigation import RoutePlan
+from carla_bridge.recorder import RouteRecorder
+from carla_bridge.results import RouteResult
+from carla_bridge.route_run import RouteRun, RouteSetup
+from carla_bridge.surroundings import Actor, Surroundings
 from wamdiff2_core.config import CameraSpec, TargetRule
 from wamdiff2_core.types import (
     CameraFrame,
@@ -72,7 +80,7 @@ class FakeWorld:
         stamp_ns = self.ticks * TICK_NS
         hit = ()
         if self.x_m > self.wall_x_m:
-            hit, self.speed_mps = (SimpleNamespace(other_type="static.building"),), 0.0
+            hit, self.speed_mps = (SimpleNamespace(other_type="static.building", other_id=0),), 0.0
         images = {}
         if self.ticks % 5 == 0:
             for name, size in (("front", (16, 32)), ("display", (32, 64))):
@@ -80,6 +88,34 @@ class FakeWorld:
         ego = EgoState(np.array([self.speed_mps, 0.0]), np.array([accel, 0.0]), 0.0,
                        Pose2D(self.x_m, self.y_m, self.yaw_rad), stamp_ns)
         return FakeFrame(stamp_ns, ego, images, hit)
+
+
+    def surroundings(self) -> Surroundings:
+        """The ego vehicle alone on a plane."""
+        pose = Pose2D(self.x_m, self.y_m, self.yaw_rad)
+        velocity = self.speed_mps * np.array([np.cos(self.yaw_rad), np.sin(self.yaw_rad)])
+        ego = Actor(1, "vehicle.lincoln.mkz_2020", "hero", pose, 0.0, velocity, 0.0, (2.45, 1.08, 0.74), np.zeros(2))
+        return Surroundings(self.ticks, self.ticks * TICK_NS, ego, (), (), ())
+
+
+STRAIGHT_ROAD = """<OpenDRIVE><header revMajor="1" revMinor="4" name="Nowhere"/>
+<road name="" length="2000" id="1" junction="-1"><planView>
+<geometry s="0" x="-500" y="1.75" hdg="0" length="2000"><line/></geometry></planView>
+<lanes><laneSection s="0"><center><lane id="0" type="none"/></center><right><lane id="-1" type="driving">
+<width sOffset="0" a="3.5" b="0" c="0" d="0"/></lane></right></laneSection></lanes></road></OpenDRIVE>"""
+
+
+@cache
+def straight_map() -> carla.Map:
+    """One lane along x, 3.5 m wide, in which `straight_route` lies."""
+    return carla.Map("Nowhere", STRAIGHT_ROAD)
+
+
+def drive_route(folder: Path, agent: Agent, world: FakeWorld, route: RoutePlan, setup: RouteSetup) -> RouteResult:
+    """A whole route, judged by the real criteria."""
+    agent.start(route, straight_map())
+    with RouteRecorder(folder, route) as recorder:
+        return RouteRun(setup, world, agent, RouteCriteria(route, straight_map()), recorder).drive()
 
 
 def straight_plan(stamp_ns: int, speed_mps: float = 6.0) -> Plan:

@@ -20,10 +20,9 @@ carla = pytest.importorskip("carla")
 from carla_bridge import route_sets  # noqa: E402
 from carla_bridge.criteria import RouteCriteria  # noqa: E402
 from carla_bridge.criteria_rules import segments_meet  # noqa: E402
-from carla_bridge.judge import Verdict  # noqa: E402
 from carla_bridge.leaderboard_infractions import Infraction  # noqa: E402
 from carla_bridge.leaderboard_record import RouteStatus  # noqa: E402
-from carla_bridge.results import Outcome  # noqa: E402
+from carla_bridge.results import Outcome, Verdict  # noqa: E402
 from carla_bridge.route_file import load_routes  # noqa: E402
 from carla_bridge.route_planner import RoutePlanner  # noqa: E402
 from carla_bridge.server.town import Town  # noqa: E402
@@ -162,7 +161,8 @@ def test_collisions_are_counted_once_by_actor_and_place(drive: Drive) -> None:
     def hit(arc_m: float, contact: Contact, speed_mps: float = 8.0) -> None:
         drive.to(arc_m)
         before = len(collisions())
-        drive.tick(drive.pose(drive.arc_m), speed_mps, [contact])
+        drive.tick(drive.pose(drive.arc_m), speed_mps, [])
+        drive.tick(drive.pose(drive.arc_m), 0.0 if contact is wall else speed_mps, [contact])  # a wall stops it
         hits.append(len(collisions()) - before)
 
     hit(5.0, car)  # counts

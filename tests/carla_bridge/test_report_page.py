@@ -15,14 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carla_bridge.recorder import RouteRecorder
 from carla_bridge.report import write_report
 from carla_bridge.report.charts import Marker, Series, histogram, line_chart, nice_ticks, route_map
 from carla_bridge.results import DriveResults
-from carla_bridge.route_run import RouteRun, RouteSetup
-from tests.carla_bridge.drive_doubles import FakeLink, FakeWorld, linked, straight_plan, straight_route
+from carla_bridge.route_run import RouteSetup
+from tests.carla_bridge.drive_doubles import FakeLink, FakeWorld, drive_route, linked, straight_plan, straight_route
 from wamdiff2_core.config import CameraSpec
-from wamdiff2_core.control.controller import Controller
 
 
 @pytest.fixture
@@ -33,8 +31,7 @@ def run_folder(tmp_path):
     for name, answer in answers.items():
         route = replace(straight_route(), route_id=name)
         setup = RouteSetup(route, "display")
-        with RouteRecorder(tmp_path / "routes" / name, route) as recorder:
-            routes.append(RouteRun(setup, FakeWorld(), linked(FakeLink(answer)), Controller(), recorder).drive())
+        routes.append(drive_route(tmp_path / "routes" / name, linked(FakeLink(answer)), FakeWorld(), route, setup))
     DriveResults(
         label="embedded world", planner="nano", link="ros", source="0123abcd", latency_mode="lockstep",
         latency_ms=0.0, plan_wait_s=5.0, server="embedded",
