@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from carla_bridge.server import sensors, wire
+from carla_bridge.server import ranging, sensors, wire
 from carla_bridge.server.actors import Actor, Sensor
 from carla_bridge.server.contacts import Hit
+from carla_bridge.server.ray_scene import RayScene
 from carla_bridge.server.scene import RenderCamera
 from carla_bridge.server.sensors import GeoReference
 from carla_bridge.server.streams import StreamHub
@@ -26,24 +27,30 @@ class Tick:
 
     Attributes:
         frame, time_s: stamp of the tick.
+        dt_s: its length.
         geo_reference: of the town.
         picture: (camera, its sensor) -> BGRA bytes; None when rendering is off.
+        rays: what rays can meet in this tick.
+        actors: everybody, by id.
     """
 
     frame: int
     time_s: float
+    dt_s: float
     geo_reference: GeoReference
     picture: TakePicture | None
+    rays: Callable[[], RayScene]
+    actors: Mapping[int, Actor]
 
 
-def publish(hub: StreamHub, tick: Tick, measuring: Sequence[Sensor]) -> None:
+def publish(hub: StreamHub, tick: Tick, measuring: Sequence[Sensor], describe: Describe) -> None:
     """Send what the sensors measure."""
     for sensor in measuring:
         if sensor.type_id == "sensor.other.collision" or not hub.listening(sensor.stream_id):
             continue
         if not sensor.due(tick.time_s):
             continue
-        payload = _measure(tick, sensor)
+        payload = _measure(tick, sensor, describe)
         if payload is not None:
             hub.send(sensor.stream_id, payload)
 
@@ -70,7 +77,7 @@ def scenery(type_id: str) -> list:
     return [0, 0, [0, type_id, []], [[0.0] * 3, [0.0] * 3, [0.0] * 3, 0], b"", b""]
 
 
-def _measure(tick: Tick, sensor: Sensor) -> bytes | None:
+def _measure(tick: Tick, sensor: Sensor, describe: Describe) -> bytes | None:
     if sensor.type_id == "sensor.camera.rgb":
         if tick.picture is None:
             return None
@@ -81,5 +88,33 @@ def _measure(tick: Tick, sensor: Sensor) -> bytes | None:
         return sensors.header(sensor, SensorType.CAMERA_RGB, tick.frame, tick.time_s) + body
     if sensor.type_id == "sensor.other.imu":
         return sensors.header(sensor, SensorType.IMU, tick.frame, tick.time_s) + sensors.imu_body(sensor)
+    if sensor.type_id in _RANGING:
+        return _measure_range(tick, sensor, describe)
     head = sensors.header(sensor, SensorType.GNSS, tick.frame, tick.time_s)
     return head + sensors.gnss_body(sensor, tick.geo_reference)
+
+
+_RANGING = {
+    "sensor.lidar.ray_cast": SensorType.LIDAR,
+    "sensor.lidar.ray_cast_semantic": SensorType.SEMANTIC_LIDAR,
+    "sensor.other.radar": SensorType.RADAR,
+    "sensor.other.obstacle": SensorType.OBSTACLE,
+}
+
+
+def _measure_range(tick: Tick, sensor: Sensor, describe: Describe) -> bytes | None:
+    kind, scene = _RANGING[sensor.type_id], tick.rays()
+    if kind is SensorType.LIDAR:
+        body = ranging.lidar_body(sensor, scene, tick.time_s, tick.dt_s)
+    elif kind is SensorType.SEMANTIC_LIDAR:
+        body = ranging.semantic_lidar_body(sensor, scene, tick.time_s, tick.dt_s)
+    elif kind is SensorType.RADAR:
+        body = ranging.radar_body(sensor, scene, tick.dt_s)
+    else:
+        found = ranging.obstacle_ahead(sensor, scene)
+        if found is None:
+            return None
+        actor_id, distance_m = found
+        other = describe(tick.actors[actor_id]) if actor_id else scenery("static.unknown")
+        body = sensors.obstacle_body(describe(sensor.parent or sensor), other, distance_m)
+    return sensors.header(sensor, kind, tick.frame, tick.time_s) + body

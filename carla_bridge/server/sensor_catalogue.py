@@ -10,7 +10,6 @@ from carla_bridge.server.blueprint import ROLE_NAME, Attribute, Blueprint, boole
 
 SENSOR_TICK = real("sensor_tick", 0.0)
 _NO_BUFFER = "the embedded world renders colour only; ask for sensor.camera.rgb or a lidar"
-_NO_RANGE = "the embedded world does not measure ranges"
 _NO_RADIO = "the embedded world has no V2X"
 
 
@@ -48,7 +47,7 @@ def _lidar(name: str, *more: Attribute) -> Blueprint:
         integer("points_per_second", 56000),
         *_reals("range=10 rotation_frequency=10 upper_fov=10 lower_fov=-30 horizontal_fov=360"),
     )
-    return Blueprint(f"sensor.lidar.{name}", (*beams, *more, SENSOR_TICK, ROLE_NAME), missing=_NO_RANGE)
+    return Blueprint(f"sensor.lidar.{name}", (*beams, *more, SENSOR_TICK, ROLE_NAME))
 
 
 def _other(name: str, *attributes: Attribute, missing: str = "") -> Blueprint:
@@ -85,7 +84,6 @@ SENSORS = (
         integer("points_per_second", 1500),
         integer("noise_seed", 0),
         SENSOR_TICK,
-        missing=_NO_RANGE,
     ),
     _other("gnss", *_GNSS_NOISE, integer("noise_seed", 0), SENSOR_TICK),
     _other("imu", *_IMU_NOISE, integer("noise_seed", 0), SENSOR_TICK),
@@ -97,7 +95,6 @@ SENSORS = (
         boolean("only_dynamics", False),
         boolean("debug_linetrace", False),
         SENSOR_TICK,
-        missing=_NO_RANGE,
     ),
     _other("rss", missing="the client wheel has no RSS library"),
     _other("v2x", missing=_NO_RADIO),

@@ -93,6 +93,11 @@ def collision_body(own: list, other: list, impulse: Vector) -> bytes:
     return msgpack.packb([own, other, list(impulse)])
 
 
+def obstacle_body(own: list, other: list, distance_m: float) -> bytes:
+    """Both actors as the RPC describes them, and the distance to the obstacle."""
+    return msgpack.packb([own, other, distance_m])
+
+
 def image_size(sensor: Sensor) -> tuple[int, int, float]:
     """Width and height in pixels, clipped to 1..4096, and horizontal field of view in degrees, clipped to 1..170."""
     width, height = (

@@ -22,6 +22,10 @@ class SensorType(IntEnum):
     COLLISION = 0
     GNSS = 4
     IMU = 5
+    OBSTACLE = 7
+    RADAR = 9
+    SEMANTIC_LIDAR = 10
+    LIDAR = 11
     CAMERA_RGB = 13
 
 

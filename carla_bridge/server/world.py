@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from carla_bridge.server import looks, sensing, wire
@@ -22,6 +23,7 @@ from carla_bridge.server.contacts import Hit
 from carla_bridge.server.dialect import DEFAULT_VERSION, DIALECTS, Dialect
 from carla_bridge.server.physics import Physics
 from carla_bridge.server.poses import Pose
+from carla_bridge.server.ray_scene import RayScene, RayScenery
 from carla_bridge.server.scene import RenderActor, RenderCamera, RenderSignal, StaticBox
 from carla_bridge.server.sensors import GeoReference
 from carla_bridge.server.speed_limits import SpeedLimits
@@ -161,6 +163,7 @@ class World:
     def _enter(self, town: TownLike) -> None:
         self.town = town
         self.physics = Physics(town.static_boxes, getattr(town, "ground_z_m", None))
+        self._rays = RayScenery(town.static_boxes, self.physics.terrain.height_m)
         # Laying out a town takes seconds, and a client gives a request no more than that.
         if town.opendrive not in self._renderers:
             self._renderers = dict(list(self._renderers.items())[1 - KEPT_RENDERERS :])
@@ -277,6 +280,10 @@ class World:
         gone = self.tombstones.get(actor_id) if isinstance(actor_id, int) else None
         return gone if gone is not None else self.actor(actor_id)
 
+    def ray_scene(self) -> RayScene:
+        """What rays can meet now."""
+        return self._rays.with_actors(self.actors.values())
+
     def describe(self, actor: Actor) -> list:
         """`Actor` of the protocol."""
         token = self.hub.token(actor.stream_id) if actor.stream_id else b""
@@ -305,7 +312,7 @@ class World:
         if self._speed_limits is not None:
             self._speed_limits.watch(self.actors.values())
         self._publish_state(dt_s)
-        self._publish_measurements(hits)
+        self._publish_measurements(dt_s, hits)
         return self.frame
 
     def _publish_state(self, dt_s: float) -> None:
@@ -326,11 +333,12 @@ class World:
 
     # --- sensors
 
-    def _publish_measurements(self, hits: list[Hit]) -> None:
+    def _publish_measurements(self, dt_s: float, hits: list[Hit]) -> None:
         measuring = [actor for actor in self.actors.values() if isinstance(actor, Sensor)]
         picture = None if self.settings.no_rendering else self._picture
-        tick = sensing.Tick(self.frame, self.time_s, self.geo_reference, picture)
-        sensing.publish(self.hub, tick, measuring)
+        rays = cache(self.ray_scene)
+        tick = sensing.Tick(self.frame, self.time_s, dt_s, self.geo_reference, picture, rays, self.actors)
+        sensing.publish(self.hub, tick, measuring, self.describe)
         sensing.publish_hits(self.hub, tick, measuring, hits, self.describe)
 
     def _picture(self, camera: RenderCamera, sensor: Sensor) -> bytes:

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from carla_bridge.server.handlers import actors, batch, environment, episode, signals, vehicles
+from carla_bridge.server.handlers import (
+    actors,
+    batch,
+    environment,
+    episode,
+    harmless,
+    motion,
+    objects,
+    refused,
+    signals,
+    vehicle_parts,
+    vehicles,
+    walkers,
+)
 from carla_bridge.server.rpc import MethodTable
 
 
 def all_methods() -> MethodTable:
     """Every method the server answers."""
     table = MethodTable()
-    for module in (episode, actors, vehicles, signals, environment, batch):
+    for module in (
+        episode, actors, motion, vehicles, vehicle_parts, walkers, signals, environment, objects, harmless, refused,
+        batch,
+    ):  # fmt: skip
         table.update(module.METHODS)
     return table

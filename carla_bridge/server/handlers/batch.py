@@ -10,30 +10,35 @@ from typing import Any
 
 from carla_bridge.server import wire
 from carla_bridge.server.arguments import RpcError, optional, transform, whole
-from carla_bridge.server.handlers import actors, signals, vehicles
+from carla_bridge.server.handlers import actors, motion, signals, vehicle_parts, vehicles, walkers
 from carla_bridge.server.rpc import LOG, MethodTable
 from carla_bridge.server.world import World
 
 METHODS = MethodTable()
 FUTURE_ACTOR = 0  # stands for the actor that the surrounding SpawnActor makes
-SPAWN, DESTROY, WALKER_STATE = 0, 1, 7
+SPAWN, DESTROY, CONSOLE = 0, 1, 20
 
 _COMMANDS: dict[int, Callable[..., Any]] = {  # index of the variant -> what a single request of that kind calls
     2: vehicles.apply_control_to_vehicle,
-    4: vehicles.apply_control_to_walker,
-    5: vehicles.apply_physics_control,
-    6: actors.set_actor_transform,
-    8: actors.set_actor_target_velocity,
-    9: actors.set_actor_target_angular_velocity,
-    14: actors.set_actor_simulate_physics,
-    15: actors.set_actor_enable_gravity,
+    3: vehicles.apply_ackermann_control_to_vehicle,
+    4: walkers.apply_control_to_walker,
+    5: vehicle_parts.apply_physics_control,
+    6: motion.set_actor_transform,
+    7: walkers.set_walker_state,
+    8: motion.set_actor_target_velocity,
+    9: motion.set_actor_target_angular_velocity,
+    10: motion.add_actor_impulse,
+    11: motion.add_actor_force,
+    12: motion.add_actor_angular_impulse,
+    13: motion.add_actor_torque,
+    14: motion.set_actor_simulate_physics,
+    15: motion.set_actor_enable_gravity,
     16: actors.set_actor_autopilot,
     17: vehicles.show_vehicle_debug_telemetry,
     18: vehicles.set_vehicle_light_state,
-    19: actors.set_actor_location,
+    19: motion.set_actor_location,
     21: signals.set_traffic_light_state,
 }
-_WITHOUT_EFFECT = {10, 11, 12, 13, 20}  # impulse, force, angular impulse, torque, console command
 
 
 @METHODS.returns_bare
@@ -61,20 +66,22 @@ def _run(world: World, command: Any, spawned_id: int | None = None) -> int:
     index, body = _variant(command)
     if index == SPAWN:
         return _spawn(world, body)
-    actor_id = whole(body[0], "actor id") if body else 0
+    if index == CONSOLE:
+        return 0  # no command is recognised
+    if not body:
+        raise RpcError(f"batch command {index}: expected an actor id")
+    actor_id = whole(body[0], "actor id")
     if actor_id == FUTURE_ACTOR and spawned_id is not None:
         actor_id = spawned_id
     arguments = body[1:]
     if index == DESTROY:
         actors.destroy(world, actor_id)
-    elif index == WALKER_STATE:
-        actors.set_actor_transform(world, actor_id, arguments[0])
     elif index in _COMMANDS:
         try:
             _COMMANDS[index](world, actor_id, *arguments)
         except TypeError as error:
             raise RpcError(f"batch command {index}: wrong arguments ({error})") from error
-    elif index not in _WITHOUT_EFFECT:
+    else:
         raise RpcError(f"batch command {index} is not known to the embedded server")
     return actor_id
 
@@ -86,7 +93,10 @@ def _spawn(world: World, body: list) -> int:
     parent_id = optional(body[2], "parent")
     actor = world.spawn(body[0], transform(body[1]), None if parent_id is None else whole(parent_id, "parent"))
     for command in body[-1] if isinstance(body[-1], list) else ():
-        _run(world, command, spawned_id=actor.id)
+        try:
+            _run(world, command, spawned_id=actor.id)
+        except RpcError as error:  # the actor is there: as in CARLA its id is the answer
+            LOG.warning("a command after a spawn failed: %s", error)
     return actor.id
 
 
