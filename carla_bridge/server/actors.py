@@ -125,6 +125,10 @@ def make_actor(actor_id: int, description: list, pose: Pose, chooser: random.Ran
         raise RpcError(f"unknown blueprint {description[1]!r}: the embedded world does not have it")
     if blueprint.missing:
         raise RpcError(f"{blueprint.id}: {blueprint.missing}")
+    try:
+        blueprint.check((name, value) for name, _, value in description[2])
+    except ValueError as error:
+        raise RpcError(f"{blueprint.id}: {error}") from error
     for name, kind in KINDS:
         if blueprint.id.startswith(name):
             actor = kind(actor_id, blueprint, description, pose)

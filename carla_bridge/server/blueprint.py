@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from carla_bridge.server.dialect import Dialect
 from carla_bridge.server.vehicle_model import VehicleModel
 from carla_bridge.server.wire import AttributeType
+
+LARGEST_NUMBER = 1e9
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,23 @@ class Blueprint:
     solid: bool = False
     model: VehicleModel | None = None
     missing: str = ""
+
+    def check(self, values: Iterable[tuple[str, str]]) -> None:
+        """Check values that a client gives to attributes; unknown attributes may have any.
+
+        Raises:
+            ValueError: a value is none of its attribute's type, or a number beyond `LARGEST_NUMBER`.
+        """
+        types = {attribute.name: attribute.type for attribute in self.attributes}
+        for name, value in values:
+            if types.get(name) in (AttributeType.INT, AttributeType.FLOAT):
+                read = int if types[name] is AttributeType.INT else float
+                try:
+                    fits = -LARGEST_NUMBER <= read(value) <= LARGEST_NUMBER
+                except ValueError:
+                    fits = False
+                if not fits:
+                    raise ValueError(f"{name}: expected {read.__name__} within ±{LARGEST_NUMBER:g}, got {value!r}")
 
     def as_wire(self, uid: int, dialect: Dialect) -> list:
         """`ActorDefinition` of the protocol."""
