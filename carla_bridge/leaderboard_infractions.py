@@ -165,7 +165,7 @@ class Infraction:
         if match is None:
             return cls(known, text)
         found = match.groupdict()
-        place = tuple(float(found[axis]) for axis in "xyz") if "x" in found else None
+        place = (float(found["x"]), float(found["y"]), float(found["z"])) if "x" in found else None
         return cls(
             known,
             text,
@@ -173,7 +173,7 @@ class Infraction:
             float(found["distance"]) if "distance" in found else None,
             found.get("type", ""),
             int(found["id"]) if "id" in found else None,
-            place,  # type: ignore[arg-type]
+            place,
         )
 
     @property

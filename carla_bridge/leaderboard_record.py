@@ -157,8 +157,7 @@ class RouteRecord:
         lists = data.get("infractions")
         if not isinstance(lists, dict):
             raise RecordError(f"infractions: expected lists of texts, got {_short(lists)}")
-        meta = data.get("meta") if isinstance(data.get("meta"), dict) else {}
-        index = data.get("index")
+        meta, index = data.get("meta"), data.get("index")
         return cls(
             route_id,
             repetition,
@@ -171,9 +170,9 @@ class RouteRecord:
             tuple(Infraction.read(kind, text) for kind, texts in lists.items() for text in _texts(kind, texts)),
             None if data.get("weather_id") is None else str(data["weather_id"]),
             _text(data, "save_name"),
-            _duration(meta, "route_length"),
-            _duration(meta, "duration_game"),
-            _duration(meta, "duration_system"),
+            _measure(meta, "route_length"),
+            _measure(meta, "duration_game"),
+            _measure(meta, "duration_system"),
             index if isinstance(index, int) else None,
             _text(data, "world") or world,
         )
@@ -270,6 +269,7 @@ def _figure(data: Mapping[str, Any], key: str, least: float, most: float) -> flo
     raise RecordError(f"{key}: expected a number from {max(least, 0.0):g} to {most:g}, got {_short(value)}")
 
 
-def _duration(data: Mapping[str, Any], key: str) -> float:
-    value = data.get(key)
+def _measure(meta: object, key: str) -> float:
+    """A figure that no score depends on: 0 when it is not there."""
+    value = meta.get(key) if isinstance(meta, dict) else None
     return value if isinstance(value, int | float) and math.isfinite(value) else 0.0

@@ -156,7 +156,7 @@ class LeaderboardResults:
             raise ResultsFileError("is not a result file: nested too deep") from None
         checkpoint = data.get("_checkpoint") if isinstance(data, dict) else None
         listed = checkpoint.get("records") if isinstance(checkpoint, dict) else None
-        if not isinstance(listed, list):
+        if not isinstance(checkpoint, dict) or not isinstance(listed, list):
             raise ResultsFileError("holds JSON, but no leaderboard results (no _checkpoint.records)")
         world = data.get("world") if isinstance(data.get("world"), str) else ""
         records, faults = [], []

@@ -73,20 +73,35 @@ def mismatch(record: RouteRecord) -> str:
 
 
 def route_states(records: Iterable[FoundRecord], routes: RouteSet) -> list[RouteState]:
-    """Every expected route with its records, in the order of the set."""
+    """Every expected route with its records, in the order of the set; records of other routes belong to none."""
     by_route: dict[str, list[RouteRecord]] = defaultdict(list)
     for found in records:
-        by_route[found.record.route_id].append(found.record)
+        facts = routes.routes.get(found.record.route_id)
+        if facts is not None and not other_route(found.record, facts):
+            by_route[found.record.route_id].append(found.record)
     return [RouteState(route_id, facts, tuple(by_route[route_id])) for route_id, facts in routes.routes.items()]
+
+
+def other_route(record: RouteRecord, facts: RouteFacts) -> str:
+    """What in a record belongs to another route than the one with its id, or an empty text."""
+    scenario = record.scenario_name.rpartition("_")[0] or record.scenario_name
+    if scenario and facts.scenario_type and scenario != facts.scenario_type:
+        return f"scenario {scenario}, expected {facts.scenario_type}"
+    if record.town and record.town != facts.town:
+        return f"town {record.town}, expected {facts.town}"
+    return ""
 
 
 def check_records(records: Sequence[FoundRecord], routes: RouteSet) -> list[Problem]:
     """Everything that is wrong with the records of one repetition, taken together."""
-    known = [found for found in records if found.record.route_id in routes.routes]
+    known = [
+        found for found in records
+        if (facts := routes.routes.get(found.record.route_id)) and not other_route(found.record, facts)
+    ]
     return [
         *_missing(known, routes),
         *_unknown(records, routes),
-        *_other_routes(known, routes.routes),
+        *_other_routes(records, routes.routes),
         *_repetitions(records),
         *_duplicates(records),
         *_mismatches(records),
@@ -121,20 +136,15 @@ def _unknown(records: Sequence[FoundRecord], routes: RouteSet) -> list[Problem]:
     ]
 
 
-def _other_routes(known: Sequence[FoundRecord], facts: Mapping[str, RouteFacts]) -> list[Problem]:
-    other = []
-    for found in known:
-        record, expected = found.record, facts[found.record.route_id]
-        scenario = record.scenario_name.rpartition("_")[0] or record.scenario_name
-        if (scenario and expected.scenario_type and scenario != expected.scenario_type) or (
-            record.town and record.town != expected.town
-        ):
-            other.append(f"{record.route_id} ({scenario or 'no scenario'}, {record.town}; expected "
-                         f"{expected.scenario_type}, {expected.town})")
+def _other_routes(records: Sequence[FoundRecord], facts: Mapping[str, RouteFacts]) -> list[Problem]:
+    other = [
+        f"{found.record.route_id} ({what})" for found in records
+        if found.record.route_id in facts and (what := other_route(found.record, facts[found.record.route_id]))
+    ]
     if not other:
         return []
-    text = f"{counted(len(other), 'record')} with the id of one route and the scenario or town of another: "
-    return [Problem(ProblemKind.OTHER_ROUTE, text + listing(other), forbids_headline=True)]
+    text = f"{counted(len(other), 'record')} with the id of one route and the facts of another: {listing(other)}"
+    return [Problem(ProblemKind.OTHER_ROUTE, text, forbids_headline=True)]
 
 
 def _repetitions(records: Sequence[FoundRecord]) -> list[Problem]:

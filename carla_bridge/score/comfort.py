@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -128,7 +128,7 @@ def route_comfort(info: MetricInfo) -> RouteComfort:
     return RouteComfort(_share(info, _comfortable_as_coded), _share(info, _comfortable))
 
 
-def _share(info: MetricInfo, rule) -> float:  # type: ignore[no-untyped-def]
+def _share(info: MetricInfo, rule: Callable[[MetricInfo], bool]) -> float:
     """Share of whole stretches that pass; a route of one stretch or less is judged once."""
     if len(info) <= STRETCH:
         return float(rule(info))

@@ -31,12 +31,10 @@ class Sources:
     Attributes:
         records: of all files that count, in their order.
         problems: with files, and with records that cannot be read.
-        files: number of files that records came from.
     """
 
     records: tuple[FoundRecord, ...]
     problems: tuple[Problem, ...]
-    files: int
 
 
 def read_sources(paths: Sequence[str | Path]) -> Sources:
@@ -65,7 +63,7 @@ def read_sources(paths: Sequence[str | Path]) -> Sources:
     for name, results in found:
         problems += _file_problems(name, results)
     records = tuple(FoundRecord(record, name) for name, results in found for record in results.records)
-    return Sources(records, tuple(problems), len(found))
+    return Sources(records, tuple(problems))
 
 
 def expand(paths: Sequence[str | Path]) -> list[Path]:

@@ -30,11 +30,11 @@ def score_table(score: Bench2DriveScore) -> Table:
     coded = score.as_coded
     table.add_row(
         "driving score", _value(score.driving_score, 4), f"{score.routes_expected} routes",
-        _bounds(score.driving_score_bounds, 4), _coded(coded and coded.driving_score, 4),
+        _bounds(score.driving_score_bounds, 4), _coded(coded.driving_score if coded else None, 4),
     )
     table.add_row(
         "success rate %", _value(score.success_rate, 2, 100), f"{score.successes}/{score.routes_expected}",
-        _bounds(score.success_rate_bounds, 2, 100), _coded(coded and coded.success_rate, 2, 100),
+        _bounds(score.success_rate_bounds, 2, 100), _coded(coded.success_rate if coded else None, 2, 100),
     )
     table.add_section()
     for name, ability in score.abilities.items():
@@ -47,18 +47,18 @@ def score_table(score: Bench2DriveScore) -> Table:
             continue
         table.add_row(
             label, _value(ability.value, 2, 100), over, _bounds(ability.bounds, 2, 100),
-            _coded(coded and coded.abilities[name], 2, 100),
+            _coded(coded.abilities[name] if coded else None, 2, 100),
         )
     present = sum(ability.routes > 0 for ability in score.abilities.values())
     table.add_row(
         "ability mean %", _value(score.ability_mean, 2, 100), f"{present} abilities",
-        _bounds(score.ability_mean_bounds, 2, 100), _coded(coded and coded.ability_mean, 2, 100),
+        _bounds(score.ability_mean_bounds, 2, 100), _coded(coded.ability_mean if coded else None, 2, 100),
     )
     table.add_section()
     table.add_row(
         "efficiency %", _value(score.efficiency, 4),
         f"{score.efficiency_routes} routes",
-        _bounds(score.efficiency_bounds, 4), _coded(coded and coded.efficiency, 4),
+        _bounds(score.efficiency_bounds, 4), _coded(coded.efficiency if coded else None, 4),
     )
     comfort = score.comfort
     if comfort is None:

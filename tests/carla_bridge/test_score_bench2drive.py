@@ -263,7 +263,8 @@ def test_routes_outside_of_the_set_forbid_the_headline():
 def test_another_scenario_or_town_under_the_same_id_forbids_the_headline():
     score = scored(drive("1", scenario_name="HighwayExit_1"), drive("2", town="Town15"), drive("3"))
     assert score.driving_score is None
-    assert "2 records" in message(score, ProblemKind.OTHER_ROUTE)
+    assert "1 (scenario HighwayExit, expected Accident), 2 (town Town15" in message(score, ProblemKind.OTHER_ROUTE)
+    assert score.driving_score_bounds == pytest.approx((100 / 3, 100))
 
 
 def test_repetitions_are_scored_one_by_one(tmp_path):
