@@ -157,9 +157,12 @@ def test_bad_samples_become_error_rows_and_exit_code_1(checkpoint, folder):
         assert row["error"], name
     assert "nowhere.png" in rows[1]["error"]
     assert rows[1]["question"] == "<image> What is ahead of us, in 0?"
+    assert [rows[1 + list(bad).index(name)]["question"] for name in ("no human", "odd role", "no text")] == [
+        "alone", "x", "",
+    ]
 
 
-def test_the_question_is_the_first_human_turn_and_the_system_text_counts(checkpoint, folder):
+def test_the_first_human_turn_is_answered_the_system_text_counts_and_question_is_the_first_turn(checkpoint, folder):
     turns = [{"from": "human", "value": "Where to?"}, {"from": "gpt", "value": "left"}]
     later = [{"from": "human", "value": "And then?"}, {"from": "gpt", "value": "right"}]
     plain = {"conversations": turns}
@@ -167,7 +170,8 @@ def test_the_question_is_the_first_human_turn_and_the_system_text_counts(checkpo
     source = write(folder, [plain, {"conversations": turns + later}, system])
     assert run(checkpoint, source, folder / "out.json") == 0
     first, longer, with_system = json.loads((folder / "out.json").read_text())
-    assert {first["question"], longer["question"], with_system["question"]} == {"Where to?"}
+    assert first["question"] == longer["question"] == "Where to?"
+    assert with_system["question"] == "You drive a bus."
     assert first["ground_truth"] == longer["ground_truth"] == "left"
     assert first["prediction"] == longer["prediction"]
     assert with_system["prediction"] != first["prediction"]

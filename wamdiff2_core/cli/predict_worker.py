@@ -96,7 +96,6 @@ class Answerer:
         row = output_row(index, data)
         try:
             sample = Conversation.from_json(data)
-            row["question"] = sample.question
             row["prediction"] = self._predict(index, sample)
         except (ConversationError, UserError) as error:
             return row | {"prediction": "", "ground_truth": "", "error": str(error)}
@@ -138,13 +137,20 @@ class Answerer:
 
 
 def output_row(index: int, data: object) -> dict[str, Any]:
-    """The output schema, filled with what any sample has; `id` defaults to the position in the file."""
+    """The output schema, filled with what any sample has.
+
+    `id` defaults to the position in the file. `question` is the first turn whoever speaks it, as in the authors' files:
+    the system text where there is one.
+    """
     known: Mapping[str, Any] = data if isinstance(data, Mapping) else {}
+    turns = known.get("conversations")
+    first = turns[0] if isinstance(turns, list) and turns else None
+    text = first.get("value") if isinstance(first, Mapping) else None
     return {
         "id": known.get("id", index),
         "datasource": known.get("datasource", DEFAULT_DATASOURCE),
         "image": known.get("image", []),
-        "question": "",
+        "question": text if isinstance(text, str) else "",
         "prediction": "",
         "ground_truth": "",
     }
