@@ -167,7 +167,8 @@ class CheckpointPlanner:
 class RandomPlanner:
     """The negative control: plans that a car could drive, drawn without looking at camera, targets or command.
 
-    The same seed and stamp give the same plan.
+    The n-th frame of a run gives the same plan for the same seed and speed, whenever the run begins.
+    The same frame again gives the same plan again, and time that goes back begins another run.
     """
 
     record: ServingRecord | None = None
@@ -180,13 +181,14 @@ class RandomPlanner:
     def __init__(self, seed: int = 0, task: PlanningTask = PlanningTask()) -> None:
         """`task` gives number and spacing of waypoints, and the text form."""
         self._seed, self._task = seed, task
+        self._count, self._latest_ns = 0, -1
 
     def warm_up(self) -> None:
         """Nothing to do."""
 
     def plan(self, observation: Observation) -> Plan:
         """One acceleration and one curvature, held over the plan."""
-        rng = np.random.default_rng([self._seed, observation.stamp_ns])
+        rng = np.random.default_rng([self._seed, self._count_of(observation.stamp_ns)])
         speed = max(0.0, observation.ego.speed_mps)
         accel = rng.uniform(-self.max_accel_mps2, self.max_accel_mps2)
         times = self._task.dt_s * np.arange(1, self._task.waypoints + 1)
@@ -202,6 +204,15 @@ class RandomPlanner:
         text = format_waypoints(waypoints, self._task)
         check = check_waypoints(waypoints, speed, self._task.waypoints)
         return Plan(observation.stamp_ns, waypoints, text, check=check, source=RANDOM)
+
+    def _count_of(self, stamp_ns: int) -> int:
+        """How many frames of this run came before the one of `stamp_ns`."""
+        if stamp_ns < self._latest_ns or self._latest_ns < 0:
+            self._count = 0
+        elif stamp_ns > self._latest_ns:
+            self._count += 1
+        self._latest_ns = stamp_ns
+        return self._count
 
 
 def make_planner(spec: str | Path, *, device: str = "cpu", seed: int = 0, **options: Any) -> Planner:

@@ -161,6 +161,20 @@ def test_random_plans_are_possible_but_not_looked_at(speed, seed, stamp):
                           plan.waypoints.xy_m)
 
 
+def ends_of(planner: RandomPlanner, stamps_ns: list[int]) -> list[list[float]]:
+    return [planner.plan(observation(frame(stamp_ns=stamp_ns))).waypoints.xy_m[-1].tolist() for stamp_ns in stamps_ns]
+
+
+def test_random_plans_do_not_depend_on_when_a_simulation_starts():
+    early = list(range(0, 10 * 250_000_000, 250_000_000))
+    late = [stamp_ns + 1_234_567_891 for stamp_ns in early]  # another start, and with it other rounding
+    assert ends_of(RandomPlanner(3), early) == ends_of(RandomPlanner(3), late) != ends_of(RandomPlanner(4), early)
+    planner = RandomPlanner(3)
+    first = ends_of(planner, late)
+    assert ends_of(planner, early) == first  # the clock went back: another run
+    assert len({tuple(end) for end in first}) == len(first)
+
+
 def test_random_plans_differ_from_frame_to_frame_and_go_both_ways():
     planner = RandomPlanner(0)
     ends = np.array([
