@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from carla_bridge.route_file import load_routes
 from wamdiff2_core.errors import UserError, did_you_mean
 
 DEFAULT_SET = "bench2drive220"
@@ -75,6 +74,8 @@ def load_route_set(name_or_file: str) -> RouteSet:
     if not path.exists():
         raise UserError("--routes", "a route file or the name of a shipped set", name_or_file,
                         did_you_mean(name_or_file, shipped))
+    from carla_bridge.route_file import load_routes  # brings numpy, which a shipped set does not need
+
     routes = {
         route.id: RouteFacts(route.town, route.scenarios[0].type if route.scenarios else "")
         for route in load_routes(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import resource
 import shutil
 import subprocess
 import sys
@@ -444,9 +445,12 @@ def command(*arguments):
     )
 
 
-def test_command_prints_one_object(pdm_lite):
+def test_command_prints_one_object_within_two_seconds(pdm_lite):
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = command(pdm_lite, "--json")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0, done.stderr
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2.0  # of the processor, start included
     printed = json.loads(done.stdout)
     assert {
         "driving_score", "success_rate", "successes", "routes_scored", "routes_expected", "efficiency", "comfort",
