@@ -31,6 +31,7 @@ SCENERY_TYPES = {
     BoxKind.LAMP: "static.pole",
 }
 
+_Thing = tuple[int, float, float, float]  # index of scenery, its middle x, y, and the radius around it
 Pair = tuple[int, int]  # actor id, other actor's id; scenery is -1 - its index
 
 
@@ -93,7 +94,7 @@ class ContactSolver:
     def blocked(self, actor: Actor, others: Iterable[Actor]) -> bool:
         """Whether the actor would stand inside a body or scenery."""
         box = actor.box()
-        if any(overlap(box, self._scenery[i]) for i in self._cells.get(self._cell(box.x, box.y), ())):
+        if any(overlap(box, self._scenery[i]) for i, *_ in self._cells.get(self._cell(box.x, box.y), ())):
             return True
         return any(other.collides and other is not actor and overlap(box, other.box()) for other in others)
 
@@ -134,13 +135,15 @@ class ContactSolver:
             Close((bodies[i].id, bodies[j].id), bodies[i], bodies[j], None, float(speed))
             for i, j, speed in zip(first[near].tolist(), second[near].tolist(), closing, strict=True)
         ]
+        reaches, radii = reach.tolist(), radius.tolist()
         for i in movers:
             box = boxes[i]
-            for index in self._cells.get(self._cell(box.x, box.y), ()):
+            for index, x, y, around in self._cells.get(self._cell(box.x, box.y), ()):
+                if (box.x - x) ** 2 + (box.y - y) ** 2 >= (around + reaches[i]) ** 2:
+                    continue
                 thing = self._scenery[index]
-                far = math.hypot(box.x - thing.x, box.y - thing.y) - box.radius - thing.radius
-                if far < travel[i] + REACH_M and overlap(_grown(box, float(travel[i]) + REACH_M), thing):
-                    speed = float(np.hypot(speeds[i, 0], speeds[i, 1]))
+                if overlap(_grown(box, reaches[i] - radii[i]), thing):
+                    speed = math.hypot(speeds[i, 0], speeds[i, 1])
                     pairs.append(Close((bodies[i].id, -1 - index), bodies[i], None, thing, speed))
         return pairs
 
@@ -207,16 +210,16 @@ class ContactSolver:
         return math.floor(x / CELL_M), math.floor(y / CELL_M)
 
 
-def _cells(scenery: Sequence[Box]) -> dict[tuple[int, int], tuple[int, ...]]:
+def _cells(scenery: Sequence[Box]) -> dict[tuple[int, int], tuple[_Thing, ...]]:
     """For every square of the ground, the things that a body whose middle is in it may touch."""
-    cells: dict[tuple[int, int], list[int]] = defaultdict(list)
+    cells: dict[tuple[int, int], list[_Thing]] = defaultdict(list)
     for index, box in enumerate(scenery):
         reach = box.radius + WIDEST_MOVER_M
         for i in range(math.floor((box.x - reach) / CELL_M), math.floor((box.x + reach) / CELL_M) + 1):
             for j in range(math.floor((box.y - reach) / CELL_M), math.floor((box.y + reach) / CELL_M) + 1):
                 square = Box((i + 0.5) * CELL_M, (j + 0.5) * CELL_M, box.z, 0.0, CELL_M / 2, CELL_M / 2, 1.0)
                 if overlap(_grown(square, WIDEST_MOVER_M), box):
-                    cells[i, j].append(index)
+                    cells[i, j].append((index, box.x, box.y, box.radius))
     return {cell: tuple(found) for cell, found in cells.items()}
 
 

@@ -17,6 +17,7 @@ from carla_bridge.server.vehicle_model import VehicleModel
 
 SUBSTEP_S = 0.01
 ANTILOCK_SHARE = 0.95  # motor and brakes take no more of the grip than this, so that the wheels still steer
+SURE_SHARE = 0.3  # of the sideways grip is left whatever they take
 
 
 def advance(
@@ -45,58 +46,74 @@ def advance(
     brake_target = max(0.0, min(1.0, pedals.brake)) * model.full_brake_mps2
     brake_target += model.hand_brake_mps2 if pedals.hand_brake else 0.0
     grip = surface.grip * model.tyre_friction
-    lateral_limit = model.lateral_limit_mps2 * grip
     pull = -GRAVITY_MPS2 * math.sin(surface.slope_rad) if surface.slope_rad else 0.0
-    level = math.cos(surface.slope_rad)
+    if _rests(motion, model, drive_target, pull) and hold_speed_mps is None:
+        steer_gain, pedal_gain = -math.expm1(-dt_s / model.steer_lag_s), -math.expm1(-dt_s / model.pedal_lag_s)
+        motion.steer_rad += (steer_target - motion.steer_rad) * steer_gain
+        motion.drive_mps2 += (drive_target - motion.drive_mps2) * pedal_gain
+        motion.brake_mps2 += (brake_target - motion.brake_mps2) * pedal_gain
+        motion.yaw_rate_radps = 0.0
+        return
+    lateral_limit = model.lateral_limit_mps2 * grip
+    most = ANTILOCK_SHARE * model.longitudinal_limit_mps2 * grip
+    level = math.cos(surface.slope_rad) if surface.slope_rad else 1.0
     half_base = model.wheelbase_m / 2
     if hold_speed_mps is not None:
         motion.sliding, motion.slip_mps = False, 0.0
-    rear_x = motion.x_m - half_base * math.cos(motion.yaw_rad)
-    rear_y = motion.y_m - half_base * math.sin(motion.yaw_rad)
+    yaw = motion.yaw_rad
+    rear_x, rear_y = motion.x_m - half_base * math.cos(yaw), motion.y_m - half_base * math.sin(yaw)
     for _ in range(steps):
         motion.steer_rad += (steer_target - motion.steer_rad) * steer_gain
         motion.drive_mps2 += (drive_target - motion.drive_mps2) * pedal_gain
         motion.brake_mps2 += (brake_target - motion.brake_mps2) * pedal_gain
         before = motion.speed_mps
         if hold_speed_mps is None:
-            speed, used = _next_speed(motion, model, h, grip, pull)
+            drive = _clip(motion.drive_mps2, min(model.power_per_mass_wpkg / max(abs(before), 1.0), most))
+            brake = min(motion.brake_mps2, most)
+            speed = _next_speed(before, drive + pull, brake, model, h)
         else:
-            speed, used = hold_speed_mps, 0.0
+            drive, brake, speed = 0.0, 0.0, hold_speed_mps
         if motion.sliding:
             motion.speed_mps = speed
-            side_limit = lateral_limit * math.sqrt(1.0 - used * used)
-            rear_x, rear_y = tyre_slide.slide(motion, model, h, side_limit, rear_x, rear_y)
+            limit = lateral_limit * _left_for_turning(before, drive, brake, most)
+            rear_x, rear_y = tyre_slide.slide(motion, model, h, limit, rear_x, rear_y)
             continue
         travel = 0.5 * (before + speed) * h * level
         curvature = math.tan(motion.steer_rad) / model.wheelbase_m
-        if speed * speed * abs(curvature) > 0.3 * lateral_limit:  # the anti-lock leaves at least this share to turning
-            side_limit = lateral_limit * math.sqrt(1.0 - used * used)
-            curvature = _clip(curvature, side_limit / max(speed * speed, 1e-6))
+        if speed * speed * abs(curvature) > SURE_SHARE * lateral_limit:
+            limit = lateral_limit * _left_for_turning(before, drive, brake, most)
+            curvature = _clip(curvature, limit / max(speed * speed, 1e-6))
         turn = travel * curvature
-        rear_x += travel * math.cos(motion.yaw_rad + turn / 2)
-        rear_y += travel * math.sin(motion.yaw_rad + turn / 2)
-        motion.yaw_rad += turn
+        yaw = motion.yaw_rad
+        rear_x += travel * math.cos(yaw + turn / 2)
+        rear_y += travel * math.sin(yaw + turn / 2)
+        motion.yaw_rad = yaw + turn
         motion.speed_mps, motion.yaw_rate_radps = speed, speed * curvature
     motion.yaw_rad = (motion.yaw_rad + math.pi) % (2 * math.pi) - math.pi
     motion.x_m = rear_x + half_base * math.cos(motion.yaw_rad)
     motion.y_m = rear_y + half_base * math.sin(motion.yaw_rad)
 
 
-def _next_speed(
-    motion: Motion, model: VehicleModel, h: float, grip: float, pull_mps2: float
-) -> tuple[float, float]:
-    """Speed after one sub-step, and the share of the grip that motor and brakes use.
+def _rests(motion: Motion, model: VehicleModel, drive_target_mps2: float, pull_mps2: float) -> bool:
+    """Whether a standing vehicle stands for the whole step, by its rolling resistance alone."""
+    if motion.speed_mps != 0.0 or motion.sliding or drive_target_mps2 != 0.0:
+        return False
+    return abs(motion.drive_mps2) + abs(pull_mps2) <= model.rolling_mps2
 
-    The motor and the slope push, then resistance takes away what it can, never past zero.
-    """
-    speed = motion.speed_mps
-    most = ANTILOCK_SHARE * model.longitudinal_limit_mps2 * grip
-    drive = _clip(motion.drive_mps2, min(model.power_per_mass_wpkg / max(abs(speed), 1.0), most))
-    brake = min(motion.brake_mps2, most)
-    pushed = speed + (drive + pull_mps2) * h
-    lost = (brake + model.rolling_mps2 + model.drag_per_m * speed * speed) * h
-    used = min(abs(drive - math.copysign(brake, speed)) / most, 1.0) * ANTILOCK_SHARE if most > 0 else 0.0
-    return math.copysign(max(abs(pushed) - lost, 0.0), pushed), used
+
+def _next_speed(speed: float, push_mps2: float, brake_mps2: float, model: VehicleModel, h: float) -> float:
+    """Speed after one sub-step: motor and slope push, then resistance takes away what it can, never past zero."""
+    pushed = speed + push_mps2 * h
+    lost = (brake_mps2 + model.rolling_mps2 + model.drag_per_m * speed * speed) * h
+    return math.copysign(max(abs(pushed) - lost, 0.0), pushed)
+
+
+def _left_for_turning(speed: float, drive_mps2: float, brake_mps2: float, most_mps2: float) -> float:
+    """Share of the sideways grip that motor and brakes leave, by the friction ellipse."""
+    if most_mps2 <= 0:
+        return 1.0
+    used = ANTILOCK_SHARE * min(abs(drive_mps2 - math.copysign(brake_mps2, speed)) / most_mps2, 1.0)
+    return math.sqrt(1.0 - used * used)
 
 
 def _clip(value: float, limit: float) -> float:

@@ -1,0 +1,257 @@
+"""How fast the embedded world runs, and whether it keeps its size.
+
+    python -m benchmarks.world_speed                      real-time factors
+    python -m benchmarks.world_speed --json               the same, for programs
+    python -m benchmarks.world_speed --hours 2            simulates 2 hours; exit 1 when memory grows by 2 % or more
+
+The world runs in this process, without sockets; a camera's picture is taken and thrown away. Vehicles follow lanes by a
+pilot of this file, whose time does not count. A real-time factor of 3 means: 3 simulated seconds in one second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import random
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from carla_bridge.server.actors import Actor, Vehicle, Walker
+from carla_bridge.server.arguments import RpcError
+from carla_bridge.server.motion import Pedals
+from carla_bridge.server.poses import Pose
+from carla_bridge.server.streams import StreamHub
+from carla_bridge.server.town import Town
+from carla_bridge.server.world import World
+
+DT_S = 0.05
+GROWTH_LIMIT = 0.02
+SETTLING_SHARE = 0.1  # of a long run: caches fill in this part, memory is compared from its end on
+CARS = ("vehicle.audi.tt", "vehicle.tesla.model3", "vehicle.mercedes.sprinter", "vehicle.kawasaki.ninja")
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is in the world."""
+
+    name: str
+    vehicles: int
+    walkers: int
+    cameras: int = 0
+    width: int = 512
+    height: int = 256
+
+
+LOADS = (
+    Load("motion only, 60 actors", 45, 15),
+    Load("motion only, 200 actors", 150, 50),
+    Load("20 actors, no camera", 15, 5),
+    Load("20 actors, 1 camera 512x256", 15, 5, 1),
+    Load("20 actors, 3 cameras 256x128", 15, 5, 3, 256, 128),
+)
+
+
+@dataclass(frozen=True)
+class Speed:
+    """A measured load: milliseconds of one tick of 50 ms (median and 99 % quantile) and the factor of real time."""
+
+    load: str
+    tick_ms: float
+    tick_ms_p99: float
+    real_time_factor: float
+
+
+class Listeners(StreamHub):
+    """A hub whose every stream has a listener that throws everything away."""
+
+    def listening(self, stream_id: int) -> bool:
+        return True
+
+    def send(self, stream_id: int, payload: Any) -> None:
+        pass
+
+
+class Pilot:
+    """Keeps vehicles on their lanes at a moderate speed, and lets walkers stroll."""
+
+    def __init__(self, town: Town, seed: int) -> None:
+        self._map, self._random = town.map, random.Random(seed)
+
+    def steer(self, actors: list[Actor]) -> None:
+        """Set pedals and directions for the next ticks."""
+        import carla
+
+        for actor in actors:
+            if isinstance(actor, Walker):
+                angle = self._random.uniform(-math.pi, math.pi)
+                actor.direction, actor.speed_mps = (math.cos(angle), math.sin(angle), 0.0), 1.2
+            elif isinstance(actor, Vehicle):
+                here = self._map.get_waypoint(carla.Location(actor.pose.x, actor.pose.y, actor.pose.z))
+                ahead = here.next(6.0)
+                if not ahead:
+                    actor.pedals = Pedals(brake=1.0)
+                    continue
+                goal = ahead[actor.id % len(ahead)].transform.location
+                bearing = math.atan2(goal.y - actor.pose.y, goal.x - actor.pose.x) - math.radians(actor.pose.yaw)
+                bearing = (bearing + math.pi) % (2 * math.pi) - math.pi
+                slow = actor.motion.speed_mps < 8.0
+                actor.pedals = Pedals(0.4 if slow else 0.0, max(-1.0, min(1.0, 1.2 * bearing)), 0.0 if slow else 0.1)
+
+
+def build_world(town: Town, seed: int, rendering: bool) -> World:
+    """A world of the town without sockets."""
+    from carla_bridge.server.renderer import Renderer
+    from carla_bridge.server.signals import place_signals
+
+    return World(
+        town,
+        Listeners("127.0.0.1", 2001),
+        load_town=lambda name: town,
+        parse_town=lambda name, text: town,
+        make_renderer=Renderer if rendering else lambda town: None,  # type: ignore[arg-type,return-value]
+        make_signals=place_signals,
+        seed=seed,
+    )
+
+
+def populate(world: World, load: Load, seed: int) -> list[Actor]:
+    """Spawn what the load asks for; the cameras ride on the first vehicle."""
+    chooser = random.Random(seed)
+    actors: list[Actor] = []
+    while len(actors) < load.vehicles + load.walkers:
+        actor = spawn_one(world, chooser, walker=len(actors) >= load.vehicles)
+        if actor is not None:
+            actors.append(actor)
+    size = [["image_size_x", 2, str(load.width)], ["image_size_y", 2, str(load.height)]]
+    for i in range(load.cameras):
+        place = Pose(x=1.0, z=1.8, yaw=60.0 * (i - (load.cameras - 1) / 2))
+        world.spawn([0, "sensor.camera.rgb", size], place, actors[0].id)
+    for kind in ("imu", "gnss", "collision"):
+        world.spawn([0, f"sensor.other.{kind}", []], Pose(), actors[0].id)
+    return actors
+
+
+def spawn_one(world: World, chooser: random.Random, walker: bool) -> Actor | None:
+    """Try to put an actor at a random place; None where there is no room."""
+    (x, y, z), (_, yaw, _) = chooser.choice(world.spawn_transforms)
+    heading, beside = math.radians(yaw), 4.5 if walker else 0.0
+    along = chooser.uniform(-8.0, 8.0)
+    x += along * math.cos(heading) - beside * math.sin(heading)
+    y += along * math.sin(heading) + beside * math.cos(heading)
+    kind = "walker.pedestrian.0001" if walker else chooser.choice(CARS)
+    try:
+        return world.spawn([0, kind, []], Pose(x, y, z + (1.0 if walker else 0.3), yaw=yaw))
+    except RpcError:
+        return None
+
+
+def measure(town: Town, load: Load, seconds: float, seed: int) -> Speed:
+    """Time ticks of one load."""
+    world = build_world(town, seed, rendering=load.cameras > 0)
+    actors, pilot = populate(world, load, seed), Pilot(town, seed)
+    times_s = []
+    for tick in range(round(seconds / DT_S) + 20):
+        if tick % 4 == 0:
+            pilot.steer(actors)
+        started = time.perf_counter()
+        world.step(DT_S)
+        times_s.append(time.perf_counter() - started)
+    times_s = sorted(times_s[20:])  # the first ticks fill caches
+    mean_s = sum(times_s) / len(times_s)
+    p99_s = times_s[min(len(times_s) - 1, int(0.99 * len(times_s)))]
+    median_ms = 1e3 * times_s[len(times_s) // 2]
+    return Speed(load.name, round(median_ms, 3), round(1e3 * p99_s, 3), round(DT_S / mean_s, 2))
+
+
+def long_run(town: Town, hours: float, seed: int) -> Iterator[tuple[float, float]]:
+    """Simulate, with actors spawned and destroyed all the time; yields (simulated seconds, resident megabytes)."""
+    load = Load("long run", 15, 5, 1, 64, 32)
+    world = build_world(town, seed, rendering=True)
+    actors, pilot, chooser = populate(world, load, seed), Pilot(town, seed), random.Random(seed)
+    for tick in range(1, round(hours * 3600 / DT_S) + 1):
+        if tick % 4 == 0:
+            pilot.steer(actors)
+        if tick % 20 == 0 and len(actors) > 10:  # the first one carries the sensors
+            world.destroy(actors.pop(chooser.randrange(1, len(actors))).id)
+        if tick % 10 == 0 and len(actors) < load.vehicles + load.walkers:
+            fresh = spawn_one(world, chooser, walker=chooser.random() < 0.25)
+            actors += [fresh] if fresh is not None else []
+        world.step(DT_S)
+        if tick % round(30 / DT_S) == 0:
+            yield tick * DT_S, resident_mb()
+
+
+def resident_mb() -> float:
+    """Memory of this process that is in use now; where the system does not say, the most it ever was."""
+    status = Path("/proc/self/statm")
+    if status.exists():
+        return int(status.read_text().split()[1]) * resource.getpagesize() / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+
+
+def machine() -> dict[str, str]:
+    """Where and at which commit this was measured."""
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
+    return {
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": commit.stdout.strip() or "unknown",
+    }
+
+
+def main() -> int:
+    """Entry of `python -m benchmarks.world_speed`."""
+    parser = argparse.ArgumentParser(prog="benchmarks.world_speed", description=__doc__.splitlines()[0])
+    parser.add_argument("--town", default="Wamtown01", help="shipped town, or an .xodr file")
+    parser.add_argument("--seconds", type=float, default=20.0, help="simulated seconds for each load")
+    parser.add_argument("--hours", type=float, help="simulate this many hours instead, and watch the memory")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args()
+    town = Town.load(options.town)
+    if options.hours is not None:
+        return watch_memory(town, options.hours, options.seed, options.json)
+    speeds = [measure(town, load, options.seconds, options.seed) for load in LOADS]
+    if options.json:
+        print(json.dumps({**machine(), "town": town.name, "loads": [asdict(speed) for speed in speeds]}, indent=1))
+        return 0
+    print(", ".join(machine().values()), "town", town.name)
+    print(f"{'load':32} {'tick ms':>8} {'p99 ms':>8} {'x real time':>12}")
+    for speed in speeds:
+        print(f"{speed.load:32} {speed.tick_ms:8.2f} {speed.tick_ms_p99:8.2f} {speed.real_time_factor:12.1f}")
+    return 0
+
+
+def watch_memory(town: Town, hours: float, seed: int, as_json: bool) -> int:
+    """Simulate and compare memory; 1 when it grew too much."""
+    settled: float | None = None
+    now_mb, simulated_s, started = 0.0, 0.0, time.perf_counter()
+    for simulated_s, now_mb in long_run(town, hours, seed):
+        if settled is None and simulated_s >= SETTLING_SHARE * hours * 3600:
+            settled = now_mb
+        if not as_json and round(simulated_s) % 600 == 0:
+            print(f"{simulated_s / 60:6.0f} min simulated, {now_mb:8.1f} MB", flush=True)
+    growth = now_mb / settled - 1 if settled else 0.0
+    wall_s = time.perf_counter() - started
+    figures = {
+        "simulated_s": simulated_s, "wall_s": round(wall_s, 1), "settled_mb": round(settled or 0.0, 1),
+        "end_mb": round(now_mb, 1), "growth": round(growth, 4),
+    }  # fmt: skip
+    if as_json:
+        print(json.dumps({**machine(), "town": town.name, **figures}, indent=1))
+    else:
+        print(", ".join(f"{name} {value}" for name, value in figures.items()))
+    return 0 if growth < GROWTH_LIMIT else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
