@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from carla_bridge.server import wire
 from carla_bridge.server.ackermann import DEFAULT_GAINS, AckermannTarget, pedals_for
@@ -79,10 +78,6 @@ class Vehicle(Actor):
         motion.slip_mps = slip if motion.sliding else 0.0
         self.fall_mps = min(vz, 0.0)
         self.velocity = (vx, vy, vz)
-
-    def tune(self, mass_kg: float, max_steer_rad: float, tyre_friction: float) -> None:
-        """Change what a client can change of the model; `tyre_friction` is 1 as delivered."""
-        self.model = replace(self.model, mass_kg=mass_kg, max_steer_rad=max_steer_rad, tyre_friction=tyre_friction)
 
     def set_yaw_rate(self, degps: float) -> None:
         """Set the yaw rate, clockwise positive; the tyres soon have their way with it."""
