@@ -23,7 +23,7 @@ from xml.etree import ElementTree
 import carla
 
 from carla_bridge.server.junctions import Approach, Junction, read_junctions
-from carla_bridge.server.road_signals import LIGHT_TYPE, POLE_GAP_M, POLE_STEP_M, POLE_TRIES, STOP_TYPE
+from carla_bridge.server.road_signals import LIGHT_TYPE, POLE_GAP_M, POLE_STEP_M, POLE_TRIES, STOP_TYPE, YIELD_TYPE
 from carla_bridge.server.signal_reader import on_road
 
 BUSY_LANES = 5
@@ -38,7 +38,11 @@ class Control(Enum):
 
     LIGHTS = "lights"
     STOP_SIGNS = "stop signs"
+    YIELD_SIGNS = "yield signs"
     NONE = "none"
+
+
+SIGNS = {Control.STOP_SIGNS: (STOP_TYPE, "Sign_Stop"), Control.YIELD_SIGNS: (YIELD_TYPE, "Sign_Yield")}
 
 
 def has_signals(opendrive: str) -> bool:
@@ -82,10 +86,10 @@ def with_signals(name: str, opendrive: str, chosen: Mapping[int, Control] | None
         control = chosen.get(junction.junction_id, Control.NONE)
         if control is Control.LIGHTS:
             writer.add_lights(junction)
-        elif control is Control.STOP_SIGNS:
+        elif control in SIGNS:
             for approach in junction.approaches:
                 if approach not in junction.major:
-                    writer.add_signal(approach, STOP_TYPE, "Sign_Stop", writer.stop_s_m(approach))
+                    writer.add_signal(approach, *SIGNS[control], writer.stop_s_m(approach))
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from xml.etree import ElementTree
 
 import carla
+import numpy as np
 
 from carla_bridge.server.junctions import TURN_DEG, ahead_m, wrap_deg
 from carla_bridge.server.poses import Pose
@@ -34,6 +35,7 @@ from carla_bridge.server.scene import SignalKind
 NEAR_HEAD_M, FAR_HEAD_M, SIGN_HEAD_M = 2.7, 5.2, 2.3
 TRIGGER_BEFORE_M, TRIGGER_HALF_LENGTH_M, TRIGGER_HALF_HEIGHT_M = 1.5, 3.0, 1.5
 STOP_TRIGGER_HALF_M = 1.5
+LONGEST_ARM_M = 7.0
 APPROACH_M = 60.0  # a signal further from its junction than this belongs to none
 WHEELS = (carla.LaneType.Driving, carla.LaneType.Parking, carla.LaneType.Shoulder, carla.LaneType.Biking)
 KINDS = {LIGHT_TYPE: SignalKind.TRAFFIC_LIGHT, STOP_TYPE: SignalKind.STOP, YIELD_TYPE: SignalKind.YIELD}
@@ -150,12 +152,12 @@ def _spec(
     height = NEAR_HEAD_M if kind is SignalKind.TRAFFIC_LIGHT else SIGN_HEAD_M
     posts = [Post((stand.x, stand.y, ground_z), (stand.x, stand.y, ground_z + height), yaw)]
     if kind is SignalKind.TRAFFIC_LIGHT:
-        posts += _far_post(carla_map, same_road)
+        posts += _far_post(carla_map, same_road, junction_id)
     stops = tuple(LaneStop(end.road_id, end.lane_id, end.s) for end in ends)
     return SignalSpec(sign_id, kind, junction_id, phase, stops, pose, (local, extent), tuple(posts), yaw)
 
 
-def _far_post(carla_map: carla.Map, ends: list[carla.Waypoint]) -> list[Post]:
+def _far_post(carla_map: carla.Map, ends: list[carla.Waypoint], junction_id: int) -> list[Post]:
     """A second head beyond the junction, for who waits too close to see the first; none where there is no room.
 
     It hangs over the lanes it speaks to, from a pole on the right of the road that leads straight on; at the foot of a
@@ -163,12 +165,13 @@ def _far_post(carla_map: carla.Map, ends: list[carla.Waypoint]) -> list[Post]:
     """
     yaw = ends[0].transform.rotation.yaw
     a, b = ends[0].transform.location, ends[-1].transform.location
-    foot = _beside_exit(carla_map, ends[-1]) or _across(carla_map, b, yaw)
+    foot = _beside_exit(carla_map, ends[-1]) or _across(carla_map, b, yaw, junction_id)
     if foot is None:
         return []
-    away = (foot.x - a.x) * ahead_m(yaw, 1.0)[0] + (foot.y - a.y) * ahead_m(yaw, 1.0)[1]
-    dx, dy = ahead_m(yaw, away)
-    head = ((a.x + b.x) / 2 + dx, (a.y + b.y) / 2 + dy, foot.z + FAR_HEAD_M)
+    left = ahead_m(yaw - 90.0, 1.0)
+    wanted = ((a.x + b.x) / 2 - foot.x) * left[0] + ((a.y + b.y) / 2 - foot.y) * left[1]
+    arm = max(0.0, min(LONGEST_ARM_M, wanted))
+    head = (foot.x + arm * left[0], foot.y + arm * left[1], foot.z + FAR_HEAD_M)
     return [Post((foot.x, foot.y, foot.z), head, yaw)]
 
 
@@ -199,14 +202,23 @@ def _beside_exit(carla_map: carla.Map, end: carla.Waypoint) -> carla.Location | 
     return None
 
 
-def _across(carla_map: carla.Map, start: carla.Location, yaw_deg: float) -> carla.Location | None:
-    """First free ground straight ahead beyond a road that crosses."""
-    crossed = False
-    for distance in range(2, int(APPROACH_M)):
-        dx, dy = ahead_m(yaw_deg, float(distance))
-        place = carla.Location(start.x + dx, start.y + dy, start.z)
-        road = on_road(carla_map, place)
-        if crossed and not road:
-            return place
-        crossed = crossed or (road and distance > 4)
-    return None
+def _across(carla_map: carla.Map, start: carla.Location, yaw_deg: float, junction_id: int) -> carla.Location | None:
+    """First free ground straight ahead beyond everything that belongs to the junction.
+
+    Islands between its ways are no place for a pole that all of them must see.
+    """
+    line = [carla.Location(start.x + dx, start.y + dy, start.z) for dx, dy in _steps(yaw_deg)]
+    inside = [i for i, place in enumerate(line) if _junction_at(carla_map, place) == junction_id]
+    if not inside:
+        return None
+    free = [place for place in line[inside[-1] + 1 :] if not on_road(carla_map, place)]
+    return free[1] if len(free) > 1 else None  # the first may stand on the kerb
+
+
+def _steps(yaw_deg: float) -> list[tuple[float, float]]:
+    return [ahead_m(yaw_deg, distance) for distance in np.arange(1.0, APPROACH_M, 0.5)]
+
+
+def _junction_at(carla_map: carla.Map, place: carla.Location) -> int | None:
+    waypoint = carla_map.get_waypoint(place, project_to_road=False)
+    return waypoint.junction_id if waypoint is not None and waypoint.is_junction else None

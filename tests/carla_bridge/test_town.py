@@ -13,7 +13,8 @@ carla = pytest.importorskip("carla")
 
 from carla_bridge.server.scene import BoxKind  # noqa: E402
 from carla_bridge.server.town import TOWNS_FOLDER, Town  # noqa: E402
-from carla_bridge.server.town_builder import RoadPlan, TownPlan, build_town, town  # noqa: E402
+from carla_bridge.server.town_builder import TOWN_PLANS, RoadPlan, TownPlan, build_town  # noqa: E402
+from carla_bridge.server.town_builder.command import town  # noqa: E402
 from wamdiff2_core.errors import UserError  # noqa: E402
 
 pytestmark = pytest.mark.carla
@@ -30,9 +31,15 @@ def wamtown() -> Town:
     return Town.load("Wamtown01")
 
 
-def test_shipped_file_is_what_the_builder_writes(tmp_path):
-    town(tmp_path / "deep" / "again.xodr")
-    assert (tmp_path / "deep" / "again.xodr").read_bytes() == (TOWNS_FOLDER / "Wamtown01.xodr").read_bytes()
+@pytest.mark.parametrize("name", TOWN_PLANS)
+def test_shipped_file_is_what_the_builder_writes(tmp_path, name):
+    town(name, tmp_path / "deep" / "again.xodr")
+    assert (tmp_path / "deep" / "again.xodr").read_bytes() == (TOWNS_FOLDER / f"{name}.xodr").read_bytes()
+
+
+def test_unknown_plan_is_refused_with_the_known_ones():
+    with pytest.raises(UserError, match="Wamtown03"):
+        town("Wamtown3")
 
 
 def test_no_junction_has_the_id_of_a_road(wamtown):
@@ -164,7 +171,7 @@ def test_spawn_points_lie_in_driving_lanes_and_face_along_them(wamtown):
 
 def test_unknown_town_is_refused_with_the_known_ones():
     with pytest.raises(UserError, match="Wamtown01"):
-        Town.load("Wamtown02")
+        Town.load("Wamtown1")
 
 
 def test_broken_file_is_refused(tmp_path):

@@ -1,0 +1,32 @@
+"""`wamdiff2 town`: write a generated town as an OpenDRIVE file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from carla_bridge.server.town_builder.builder import build_town
+from carla_bridge.server.town_builder.plans import TOWN_PLANS
+from wamdiff2_core.errors import InfrastructureError, UserError, did_you_mean
+
+
+def town(
+    name: Annotated[str, typer.Option(help=f"Town to write: {', '.join(TOWN_PLANS)}.")] = "Wamtown01",
+    out: Annotated[
+        Path | None, typer.Option(help="File to write the OpenDRIVE text to.", show_default="NAME.xodr")
+    ] = None,
+) -> None:
+    """Write a town of the embedded world as an OpenDRIVE file; the same bytes every time."""
+    plan = TOWN_PLANS.get(name)
+    if plan is None:
+        raise UserError("--name", ", ".join(TOWN_PLANS), name, did_you_mean(name, TOWN_PLANS))
+    path = out or Path(f"{name}.xodr")
+    text = build_town(plan)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InfrastructureError(f"cannot write {path}: {error}") from error
+    typer.echo(f"{path}: {len(plan.junctions)} junctions, {len(plan.roads)} roads")
