@@ -9,7 +9,9 @@ import typer
 
 from carla_bridge.server.town_builder.builder import build_town
 from carla_bridge.server.town_builder.plans import TOWN_PLANS
-from wamdiff2_core.errors import InfrastructureError, UserError, did_you_mean
+from wamdiff2_core.errors import UserError, did_you_mean
+from wamdiff2_core.journal import replace_file
+from wamdiff2_core.outputs import writable_file
 
 
 def town(
@@ -22,11 +24,6 @@ def town(
     plan = TOWN_PLANS.get(name)
     if plan is None:
         raise UserError("--name", ", ".join(TOWN_PLANS), name, did_you_mean(name, TOWN_PLANS))
-    path = out or Path(f"{name}.xodr")
-    text = build_town(plan)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InfrastructureError(f"cannot write {path}: {error}") from error
+    path = writable_file(out or Path(f"{name}.xodr"), "out")
+    replace_file(path, build_town(plan))
     typer.echo(f"{path}: {len(plan.junctions)} junctions, {len(plan.roads)} roads")
