@@ -21,13 +21,13 @@ MAGENTA = (255, 0, 255)
 
 
 @pytest.fixture(scope="module")
-def town() -> Town:
-    return Town.load()
+def town(wamtown) -> Town:
+    return wamtown
 
 
 @pytest.fixture(scope="module")
-def renderer(town) -> Renderer:
-    return Renderer(town)
+def renderer(wamtown_renderer) -> Renderer:
+    return wamtown_renderer
 
 
 def camera_in_lane(town: Town, index: int, **changes) -> RenderCamera:
