@@ -180,6 +180,10 @@ class Simulation:
             collisions=tuple(collision_from_carla(event) for event in self._streams["collision"].drain()),
         )
 
+    def speed_limit_mps(self) -> float:
+        """Speed limit where the ego vehicle is; 0 when none is known."""
+        return float(self._ego.get_speed_limit()) / 3.6
+
     def surroundings(self) -> Surroundings:
         """Everything around the ego vehicle at the last tick: privileged, not for planners."""
         return self._call(lambda: self._reader.read(self._world.get_snapshot()), "reading the surroundings")

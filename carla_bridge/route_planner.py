@@ -42,10 +42,14 @@ def plan_route(carla_map: carla.Map, spec: RouteSpec) -> RoutePlan:
 
 
 class RoutePlanner:
-    """Plans routes on one map, whose lane graph is read once."""
+    """Plans routes on one map, whose lane graph is read once.
+
+    Attributes:
+        graph: lanes of the map.
+    """
 
     def __init__(self, carla_map: carla.Map) -> None:
-        self._graph = LaneGraph(carla_map)
+        self.graph = LaneGraph(carla_map)
 
     def plan(self, spec: RouteSpec) -> RoutePlan:
         """The dense path of a route, with commands, and at least 40 m beyond its goal where the road goes on.
@@ -55,9 +59,9 @@ class RoutePlanner:
         """
         pieces = self._match(spec)
         last = pieces[-1]
-        overrun = self._graph.follow((last.key, last.end_m), OVERRUN_M)
-        path = _Path(self._graph, _joined([*pieces, *overrun]))
-        goal_arc = _Path(self._graph, _joined(pieces)).arc_m[-1]
+        overrun = self.graph.follow((last.key, last.end_m), OVERRUN_M)
+        path = _Path(self.graph, _joined([*pieces, *overrun]))
+        goal_arc = _Path(self.graph, _joined(pieces)).arc_m[-1]
         lanes = [(p.key[0], p.key[2]) for p in _joined(pieces)]
         lanes = [lane for i, lane in enumerate(lanes) if i == 0 or lane != lanes[i - 1]]
 
@@ -89,7 +93,7 @@ class RoutePlanner:
             goals = dict(self._candidates(name, points[k]))
             reached: dict[Place, tuple[float, list[Piece]]] = {}
             for place, (cost, way) in best.items():
-                for goal, (length, pieces) in self._graph.search(place, goals, 4 * gap + 300.0).items():
+                for goal, (length, pieces) in self.graph.search(place, goals, 4 * gap + 300.0).items():
                     total = cost + length - gap + DISTANCE_WEIGHT * goals[goal] ** 2
                     if goal not in reached or total < reached[goal][0] - 1e-9:
                         reached[goal] = (total, [*way, *pieces])
@@ -104,10 +108,10 @@ class RoutePlanner:
         return min(best.values(), key=lambda item: item[0])[1]
 
     def _candidates(self, name: str, point_m: np.ndarray) -> list[tuple[Place, float]]:
-        found = self._graph.near(point_m, MATCH_RADIUS_M)
+        found = self.graph.near(point_m, MATCH_RADIUS_M)
         if found:
             return found
-        place, distance = self._graph.nearest(point_m)
+        place, distance = self.graph.nearest(point_m)
         if distance > MAX_OFF_ROAD_M:
             raise UserError(
                 name,
@@ -115,7 +119,7 @@ class RoutePlanner:
                 f"{_text(point_m)}, {distance:.1f} m off",
                 "check the town",
             )
-        return self._graph.near(point_m, distance + 0.5) or [(place, distance)]
+        return self.graph.near(point_m, distance + 0.5) or [(place, distance)]
 
 
 def _text(point_m: np.ndarray) -> str:
