@@ -151,7 +151,7 @@ class Vehicle(Actor):
 
     def _motion_from_pose(self) -> None:
         self.motion.x_m, self.motion.y_m = self.pose.x, self.pose.y
-        self.motion.yaw_rad = math.radians(self.pose.yaw)
+        self.motion.yaw_rad = math.remainder(math.radians(self.pose.yaw), math.tau)
 
     def _stand(self, dt_s: float, terrain: Terrain) -> None:
         """Follow the ground: height at once, pitch and roll as the suspension lets it."""
