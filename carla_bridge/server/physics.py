@@ -6,6 +6,7 @@ contact is passed over or found deep inside a body, and contacts are resolved af
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from carla_bridge.server.actors import Actor, FrictionTrigger, Walker
@@ -13,6 +14,7 @@ from carla_bridge.server.contacts import Close, ContactSolver, Hit
 from carla_bridge.server.scene import StaticBox
 from carla_bridge.server.terrain import Terrain
 
+LONGEST_PART_S = 0.05  # longer ticks are moved in parts
 STEP_M = 0.15  # two bodies close in by no more than this in one step
 STEPS = (1, 5, 10, 20)  # multiples of what the vehicle model does in a tick of 50 ms anyhow, so that it stays the same
 
@@ -39,6 +41,17 @@ class Physics:
             actor.begin_tick()
             if isinstance(actor, Walker) and actor.recovered and not self.contacts.blocked(actor, loose):
                 actor.rise()
+        parts = max(1, math.ceil(dt_s / LONGEST_PART_S - 1e-9))
+        hits: list[Hit] = []
+        for part in range(1, parts + 1):
+            hits += self._move(actors, loose, dt_s / parts, time_s - dt_s * (1 - part / parts))
+        for actor in loose:
+            actor.end_tick(dt_s)
+        for actor in actors.values():
+            actor.follow_parent()
+        return hits
+
+    def _move(self, actors: Mapping[int, Actor], loose: Sequence[Actor], dt_s: float, time_s: float) -> list[Hit]:
         pairs = self.contacts.close_pairs(actors, dt_s)
         engaged = {close.actor.id: close.actor for close in pairs}
         engaged.update((close.other.id, close.other) for close in pairs if close.other is not None)
@@ -51,10 +64,6 @@ class Physics:
                 for actor in engaged.values():
                     actor.step(dt_s / steps, self.terrain)
                 self.contacts.resolve(pairs)
-        for actor in loose:
-            actor.end_tick(dt_s)
-        for actor in actors.values():
-            actor.follow_parent()
         return self.contacts.hits(pairs, time_s)
 
 

@@ -66,6 +66,19 @@ def kinetic_energy(car: Vehicle) -> float:
     return 0.5 * car.mass_kg * (vx * vx + vy * vy + car.model.gyration_m2 * rate * rate)
 
 
+@pytest.mark.parametrize("dt_s", [0.02, 0.1, 1.0])
+def test_long_and_short_ticks_stop_at_the_same_wall_once(dt_s: float) -> None:
+    stage = Stage(wall(25.0))
+    car = stage.car(0.0, speed=30.0)
+    hits = []
+    for _ in range(round(4.0 / dt_s)):
+        stage.time_s += dt_s
+        hits += stage.physics.step(stage.actors, dt_s, stage.time_s)
+    assert len(of(hits, car)) == 1
+    assert car.pose.x + 2.45 == pytest.approx(24.9, abs=0.02)
+    assert car.velocity[0] == pytest.approx(0.0, abs=0.01)
+
+
 @pytest.mark.parametrize("offset", [0.0, 0.013, 0.37, 0.8, 1.2])
 @pytest.mark.parametrize("what", [CONE, WALKER, "lamp", "wall"])
 def test_nothing_is_passed_through_at_30_mps(what: str, offset: float) -> None:
