@@ -1,6 +1,7 @@
 """How fast the embedded world runs, and whether it keeps its size.
 
     python -m benchmarks.world_speed                      real-time factors
+    python -m benchmarks.world_speed --client             also through a server process and a real client
     python -m benchmarks.world_speed --json               the same, for programs
     python -m benchmarks.world_speed --hours 2            simulates 2 hours; exit 1 when memory grows by 2 % or more
 
@@ -25,6 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.client_speed import measure_client
 from carla_bridge.server.actors import Actor, Vehicle, Walker
 from carla_bridge.server.arguments import RpcError
 from carla_bridge.server.motion import Pedals
@@ -165,17 +167,22 @@ def measure(town: Town, load: Load, seconds: float, seed: int) -> Speed:
         started = time.perf_counter()
         world.step(DT_S)
         times_s.append(time.perf_counter() - started)
-    times_s = sorted(times_s[20:])  # the first ticks fill caches
+    return summary(load.name, times_s[20:])  # the first ticks fill caches
+
+
+def summary(load: str, times_s: list[float]) -> Speed:
+    """Figures of a series of ticks."""
+    times_s = sorted(times_s)
     mean_s = sum(times_s) / len(times_s)
     p99_s = times_s[min(len(times_s) - 1, int(0.99 * len(times_s)))]
     median_ms = 1e3 * times_s[len(times_s) // 2]
-    return Speed(load.name, round(median_ms, 3), round(1e3 * p99_s, 3), round(DT_S / mean_s, 2))
+    return Speed(load, round(median_ms, 3), round(1e3 * p99_s, 3), round(DT_S / mean_s, 2))
 
 
-def long_run(town: Town, hours: float, seed: int) -> Iterator[tuple[float, float]]:
+def long_run(town: Town, hours: float, seed: int, rendering: bool = True) -> Iterator[tuple[float, float]]:
     """Simulate, with actors spawned and destroyed all the time; yields (simulated seconds, resident megabytes)."""
-    load = Load("long run", 15, 5, 1, 64, 32)
-    world = build_world(town, seed, rendering=True)
+    load = Load("long run", 15, 5, int(rendering), 64, 32)
+    world = build_world(town, seed, rendering)
     actors, pilot, chooser = populate(world, load, seed), Pilot(town, seed), random.Random(seed)
     for tick in range(1, round(hours * 3600 / DT_S) + 1):
         if tick % 4 == 0:
@@ -214,6 +221,7 @@ def main() -> int:
     parser.add_argument("--town", default="Wamtown01", help="shipped town, or an .xodr file")
     parser.add_argument("--seconds", type=float, default=20.0, help="simulated seconds for each load")
     parser.add_argument("--hours", type=float, help="simulate this many hours instead, and watch the memory")
+    parser.add_argument("--client", action="store_true", help="measure through a server process as well")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
@@ -221,13 +229,16 @@ def main() -> int:
     if options.hours is not None:
         return watch_memory(town, options.hours, options.seed, options.json)
     speeds = [measure(town, load, options.seconds, options.seed) for load in LOADS]
+    if options.client:
+        times_s = measure_client(options.town, 15, 5, options.seconds)
+        speeds.append(summary("20 actors, 1 camera, through a client", times_s))
     if options.json:
         print(json.dumps({**machine(), "town": town.name, "loads": [asdict(speed) for speed in speeds]}, indent=1))
         return 0
     print(", ".join(machine().values()), "town", town.name)
-    print(f"{'load':32} {'tick ms':>8} {'p99 ms':>8} {'x real time':>12}")
+    print(f"{'load':38} {'tick ms':>8} {'p99 ms':>8} {'x real time':>12}")
     for speed in speeds:
-        print(f"{speed.load:32} {speed.tick_ms:8.2f} {speed.tick_ms_p99:8.2f} {speed.real_time_factor:12.1f}")
+        print(f"{speed.load:38} {speed.tick_ms:8.2f} {speed.tick_ms_p99:8.2f} {speed.real_time_factor:12.1f}")
     return 0
 
 
