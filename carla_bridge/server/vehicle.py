@@ -151,7 +151,9 @@ class Vehicle(Actor):
 
     def _motion_from_pose(self) -> None:
         self.motion.x_m, self.motion.y_m = self.pose.x, self.pose.y
+        # CARLA's own spawn points have angles of 360 degrees.
         self.motion.yaw_rad = math.remainder(math.radians(self.pose.yaw), math.tau)
+        self.pose.pitch, self.pose.roll = math.remainder(self.pose.pitch, 360.0), math.remainder(self.pose.roll, 360.0)
 
     def _stand(self, dt_s: float, terrain: Terrain) -> None:
         """Follow the ground: height at once, pitch and roll as the suspension lets it."""

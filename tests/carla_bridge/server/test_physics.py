@@ -373,11 +373,12 @@ def test_same_commands_give_bitwise_the_same_pile_up() -> None:
     assert places() == places()
 
 
-def test_a_turned_round_heading_is_the_same_heading() -> None:
-    poses = []
-    for yaw in (-90.0, 270.0, 630.0):
-        stage = Stage()
-        car = stage.car(0.0, yaw=yaw)
-        stage.run(0.1)
-        poses.append(car.pose.yaw)
-    assert poses == pytest.approx([-90.0] * 3)
+@pytest.mark.parametrize("turns", [-360.0, 0.0, 360.0, 720.0])
+def test_angles_of_full_turns_are_none(turns: float) -> None:
+    stage = Stage()
+    car = stage.car(0.0, yaw=turns - 90.0)
+    car.place(Pose(0.0, 0.0, 0.3, pitch=turns, yaw=turns - 90.0, roll=turns))
+    for _ in range(20):
+        stage.run(DT_S)
+        assert (car.pose.pitch, car.pose.yaw, car.pose.roll) == pytest.approx((0.0, -90.0, 0.0))
+        assert car.angular_velocity == (0.0, 0.0, 0.0)
