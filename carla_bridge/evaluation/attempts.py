@@ -87,7 +87,7 @@ class Task(Strict):
     def save(self, folder: Path) -> Path:
         """Write `task.json`."""
         path = folder / TASK_NAME
-        path.write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n")
+        replace_file(path, json.dumps(dataclasses.asdict(self), indent=1) + "\n")
         return path
 
     @classmethod

@@ -22,6 +22,7 @@ from carla_bridge.results import DriveResults
 from carla_bridge.run_setup import signals_as_interrupts
 from wamdiff2_core.errors import InfrastructureError, UserError
 from wamdiff2_core.journal import Journal
+from wamdiff2_core.outputs import writable_folder
 
 JOURNAL_NAME = "journal.jsonl"
 POLL_S = 0.1
@@ -61,11 +62,11 @@ class Evaluator:
 
     def _prepare(self) -> None:
         out = self._out
-        if out.is_dir() and any(out.iterdir()) and not (out / JOURNAL_NAME).is_file():
-            raise UserError("out", "an empty folder, or that of an evaluation", str(out), "choose another folder")
         if out.exists() and not out.is_dir():
             raise UserError("out", "a folder", f"a file, {out}")
-        out.mkdir(parents=True, exist_ok=True)
+        writable_folder(out, "out")
+        if any(out.iterdir()) and not (out / JOURNAL_NAME).is_file():
+            raise UserError("out", "an empty folder, or that of an evaluation", str(out), "choose another folder")
 
     def _drive(self, journal: Journal, attempts: list[Attempt], display: EvaluationDisplay) -> None:
         waiting = deque(open_jobs(self._evaluation, attempts))

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from carla_bridge.server.motion import Pedals
-from carla_bridge.server.poses import Pose
+from carla_bridge.server.poses import Pose, wrap_degrees
 
 LARGEST_NUMBER = 1e9
 
@@ -62,10 +62,10 @@ def vector(value: Any, name: str = "vector") -> tuple[float, float, float]:
 
 
 def transform(value: Any) -> Pose:
-    """A transform: [[x, y, z], [pitch, yaw, roll]]."""
+    """A transform: [[x, y, z], [pitch, yaw, roll]]; angles come out within 180 degrees (CARLA's map has pitch 360)."""
     if not isinstance(value, list | tuple) or len(value) != 2:
         raise RpcError(f"transform: expected [location, rotation], got {_shown(value)}")
-    return Pose(*vector(value[0], "location"), *vector(value[1], "rotation"))
+    return Pose(*vector(value[0], "location"), *(wrap_degrees(angle) for angle in vector(value[1], "rotation")))
 
 
 def optional(value: Any, name: str = "optional") -> Any | None:

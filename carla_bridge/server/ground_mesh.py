@@ -1,4 +1,4 @@
-"""Ground polygons of a town, in painting order: grass detail, shadows, sidewalks, asphalt, wear, marks.
+"""Ground polygons of a town, in painting order: grass detail, shadows on it, sidewalks, asphalt, wear, marks.
 
 Stop lines and zebra crossings where lanes meet a junction are scenery: OpenDRIVE road marks cannot say them.
 """
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from carla_bridge.server.polygons import SUN, PolygonBuilder, Polygons
+from carla_bridge.server.polygons import Material, PolygonBuilder, Polygons
 from carla_bridge.server.scene import BoxKind, LaneStrip, MarkLine, Rgb, StaticBox
 from carla_bridge.server.scenery import rectangle
 
@@ -30,18 +30,27 @@ LANE_COLORS = {
     "stop": SHOULDER,
     "biking": (120, 86, 78),
 }
+LOWEST_SUN = 0.15  # sine of the altitude; shadows of a lower sun grow no longer
 MARK_RANGE_M, WEAR_RANGE_M, GRASS_RANGE_M = 130.0, 45.0, 55.0
 
 
-def build_ground(
-    name: str, lanes: Sequence[LaneStrip], marks: Sequence[MarkLine], boxes: Sequence[StaticBox]
-) -> Polygons:
-    """All ground polygons of a town; `name` seeds the small variations."""
-    rng = np.random.default_rng(zlib.crc32(f"{name}/ground".encode()))
-    ground = PolygonBuilder(4)
-    _grass(ground, lanes, rng)
+def build_shadows(boxes: Sequence[StaticBox], sun_direction: np.ndarray) -> Polygons:
+    """Shadows of scenery on the grass, for a sun above the horizon."""
+    shadows = PolygonBuilder(4)
+    cast = -sun_direction[:2] / max(float(sun_direction[2]), LOWEST_SUN)
     for box in boxes:
-        _shadow(ground, box)
+        _shadow(shadows, box, cast)
+    return shadows.build()
+
+
+def build_ground(name: str, lanes: Sequence[LaneStrip], marks: Sequence[MarkLine]) -> tuple[Polygons, Polygons]:
+    """(detail of the grass, everything paved with what is painted on it); `name` seeds the small variations.
+
+    Shadows belong between the two.
+    """
+    rng = np.random.default_rng(zlib.crc32(f"{name}/ground".encode()))
+    soil, ground = PolygonBuilder(4), PolygonBuilder(4)
+    _grass(soil, lanes, rng)
     for lane in lanes:
         if lane.kind == "sidewalk":
             _surface(ground, lane, SIDEWALK)
@@ -60,12 +69,17 @@ def build_ground(
         color = KERB if mark.kind == "curb" else YELLOW if mark.color == "yellow" else WHITE
         _line(ground, mark.line_m, mark.width_m, color, DASH_M if mark.kind == "broken" else 0.0, MARK_RANGE_M)
     _junction_marks(ground, lanes)
-    return ground.build()
+    return soil.build(), ground.build()
 
 
 def _surface(ground: PolygonBuilder, lane: LaneStrip, color: Rgb) -> None:
     for i in range(len(lane.left_m) - 1):
-        ground.add([lane.left_m[i], lane.left_m[i + 1], lane.right_m[i + 1], lane.right_m[i]], color, to_m=260.0)
+        ground.add(
+            [lane.left_m[i], lane.left_m[i + 1], lane.right_m[i + 1], lane.right_m[i]],
+            color,
+            material=Material.PAVED,
+            to_m=260.0,
+        )
 
 
 def _resample(line_m: np.ndarray, at_m: np.ndarray) -> np.ndarray:
@@ -92,7 +106,7 @@ def _line(ground: PolygonBuilder, line_m: np.ndarray, width_m: float, color: Rgb
         side[:, 0], side[:, 1] = -tangent[:, 1], tangent[:, 0]
         left, right = piece - side * width_m / 2, piece + side * width_m / 2
         for i in range(len(piece) - 1):
-            ground.add([left[i], left[i + 1], right[i + 1], right[i]], color, to_m=to_m)
+            ground.add([left[i], left[i + 1], right[i + 1], right[i]], color, material=Material.PAINT, to_m=to_m)
 
 
 def _joints(ground: PolygonBuilder, lane: LaneStrip) -> None:
@@ -102,7 +116,7 @@ def _joints(ground: PolygonBuilder, lane: LaneStrip) -> None:
     for s in np.arange(1.5, length, 3.0):
         left = _resample(lane.left_m, np.array([s, s + 0.06]) * scale[0])
         right = _resample(lane.right_m, np.array([s, s + 0.06]) * scale[1])
-        ground.add([left[0], left[1], right[1], right[0]], (146, 142, 134), to_m=30.0)
+        ground.add([left[0], left[1], right[1], right[0]], (146, 142, 134), material=Material.PAVED, to_m=30.0)
 
 
 def _across(lane: LaneStrip, start_m: float, end_m: float, inner: float, outer: float) -> np.ndarray:
@@ -123,18 +137,26 @@ def _wear(ground: PolygonBuilder, lane: LaneStrip, rng: np.random.Generator) -> 
         for start in np.arange(0.0, length, 12.0):
             for middle in (0.27, 0.73):
                 end = min(start + 12.0, length)
-                ground.add(_across(lane, start, end, middle - 0.07, middle + 0.07), base * 0.94, to_m=WEAR_RANGE_M)
+                ground.add(
+                    _across(lane, start, end, middle - 0.07, middle + 0.07),
+                    base * 0.94,
+                    material=Material.PAVED,
+                    to_m=WEAR_RANGE_M,
+                )
     for start in np.arange(rng.uniform(0, 6), length - 2.0, 6.0 if not lane.in_junction else 9.0):
         at, span = start + rng.uniform(0, 3), rng.uniform(0.5, 3.0)
         inner = rng.uniform(0.05, 0.6)
         outer = min(inner + rng.uniform(0.12, 0.5), 0.95)
         if at + span < length and rng.random() < 0.7:
             ground.add(
-                _across(lane, at, at + span, inner, outer), base * rng.choice([0.86, 0.92, 1.07]), to_m=WEAR_RANGE_M
+                _across(lane, at, at + span, inner, outer),
+                base * rng.choice([0.86, 0.92, 1.07]),
+                material=Material.PAVED,
+                to_m=WEAR_RANGE_M,
             )
     if not lane.in_junction and length > 30.0:
         at = rng.uniform(8.0, length - 8.0)
-        ground.add(_across(lane, at, at + 0.7, 0.42, 0.62), (62, 60, 60), to_m=WEAR_RANGE_M)
+        ground.add(_across(lane, at, at + 0.7, 0.42, 0.62), (62, 60, 60), material=Material.PAVED, to_m=WEAR_RANGE_M)
 
 
 def _grass(ground: PolygonBuilder, lanes: Sequence[LaneStrip], rng: np.random.Generator) -> None:
@@ -152,27 +174,30 @@ def _grass(ground: PolygonBuilder, lanes: Sequence[LaneStrip], rng: np.random.Ge
             ground.add(
                 np.column_stack([corners, np.full(4, z)]),
                 np.array(GRASS) * shade * (1.0, 1.0, 0.92),
+                material=Material.SOIL,
                 to_m=GRASS_RANGE_M,
             )
 
 
-def _shadow(ground: PolygonBuilder, box: StaticBox) -> None:
-    """Shadow on the grass; cut to 5 m so that a wide shadow never has to be blended onto a road."""
+def _shadow(ground: PolygonBuilder, box: StaticBox, cast: np.ndarray) -> None:
+    """Shadow on the grass; cut to 5 m so that a wide shadow never has to be blended onto a road.
+
+    `cast` is the (2,) metres by which a point 1 m up throws its shadow.
+    """
     foot_z = box.z - box.extent_z
-    direction = -SUN[:2] / SUN[2]
     color = np.array(GRASS) * 0.66
     if box.kind is BoxKind.TREE:
         radius = box.crown_radius
-        centre = np.array([box.x, box.y]) + 0.4 * direction
+        centre = np.array([box.x, box.y]) + 0.4 * cast
         for yaw in (0.0, 45.0):
             corners = rectangle(*centre, yaw, 0.75 * radius, 0.75 * radius)
-            ground.add(np.column_stack([corners, np.full(4, foot_z)]), color, to_m=90.0)
+            ground.add(np.column_stack([corners, np.full(4, foot_z)]), color, material=Material.SHADOW, to_m=90.0)
     elif box.kind in (BoxKind.BUILDING, BoxKind.HEDGE):
-        cast = direction * min(2 * box.extent_z, 5.0)
+        reach = min(2 * box.extent_z, 5.0, 7.0 / max(float(np.linalg.norm(cast)), 1e-6))
         corners = rectangle(box.x, box.y, box.yaw, box.extent_x, box.extent_y)
         for a, b in zip(corners, np.roll(corners, -1, axis=0), strict=True):
-            quad = np.array([a, b, b + cast, a + cast])
-            ground.add(np.column_stack([quad, np.full(4, foot_z)]), color, to_m=120.0)
+            quad = np.array([a, b, b + reach * cast, a + reach * cast])
+            ground.add(np.column_stack([quad, np.full(4, foot_z)]), color, material=Material.SHADOW, to_m=120.0)
 
 
 def _junction_marks(ground: PolygonBuilder, lanes: Sequence[LaneStrip]) -> None:
@@ -200,10 +225,15 @@ def _junction_marks(ground: PolygonBuilder, lanes: Sequence[LaneStrip]) -> None:
             if zebra:
                 start = length - 3.8 if at_entry else 0.8
                 for inner_edge in np.arange(0.04, 0.92, 0.25):
-                    ground.add(_across(lane, start, start + 3.0, inner_edge, inner_edge + 0.13), WHITE, to_m=90.0)
+                    ground.add(
+                        _across(lane, start, start + 3.0, inner_edge, inner_edge + 0.13),
+                        WHITE,
+                        material=Material.PAINT,
+                        to_m=90.0,
+                    )
             if at_entry:
                 stop = length - (4.9 if zebra else 1.0)
-                ground.add(_across(lane, stop, stop + 0.4, 0.03, 0.97), WHITE, to_m=90.0)
+                ground.add(_across(lane, stop, stop + 0.4, 0.03, 0.97), WHITE, material=Material.PAINT, to_m=90.0)
 
 
 def _has_zebra(road_id: int, *, at_road_end: bool) -> bool:

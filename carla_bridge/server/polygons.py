@@ -6,19 +6,35 @@ when they are filled.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from enum import IntEnum
 
 import numpy as np
 
 from carla_bridge.server.scene import Rgb
 
-SUN = np.array([-0.45, -0.55, 0.70]) / np.linalg.norm([-0.45, -0.55, 0.70])  # towards the sun, CARLA's world
 ALWAYS_M = 1.0e9
 _NO_NORMAL = (0.0, 0.0, 0.0)
 _MIDDLE = (np.nan, np.nan, np.nan)
 
 Points = np.ndarray | Sequence[Sequence[float] | np.ndarray]
+
+
+class Material(IntEnum):
+    """What light, lamps and water do to a polygon."""
+
+    PLAIN = 0
+    SOIL = 1  # grass: gets wet, mirrors nothing
+    SHADOW = 2  # on grass; goes when the sun does
+    PAVED = 3  # asphalt and stone: darkens and mirrors when wet
+    PAINT = 4  # on the road: mirrors, hardly darkens
+    ROOM = 5  # a window with somebody at home: shines when street lamps burn
+    STREET_LAMP = 6  # shines when street lamps burn
+    LAMP = 7  # shines always, in its own colour
+
+
+GROUND = (Material.SOIL, Material.SHADOW, Material.PAVED, Material.PAINT)
 
 
 @dataclass(frozen=True)
@@ -28,11 +44,12 @@ class Polygons:
     Attributes:
         vertices_m: (N, V, 3). Billboards are laid out with x to the right and y up from the anchor; they are
             turned to the camera when drawn.
-        colors: (N, 3) float, RGB 0..255, light included.
+        colors: (N, 3) float, RGB 0..255, before light.
         normals: (N, 3) outward unit normals; zeros for polygons that are seen from both sides.
         anchors_m: (N, 3) points whose distance decides depth order and level of detail.
         radii_m: (N,) farthest vertex from the anchor.
         from_m, to_m: (N,) range of horizontal distances at which the polygon is drawn.
+        materials: (N,) uint8, `Material`.
     """
 
     vertices_m: np.ndarray
@@ -42,18 +59,28 @@ class Polygons:
     radii_m: np.ndarray
     from_m: np.ndarray
     to_m: np.ndarray
+    materials: np.ndarray
 
     def __len__(self) -> int:
         return len(self.vertices_m)
 
     def take(self, index: np.ndarray) -> Polygons:
         """The polygons at `index`, in that order."""
-        return Polygons(*(getattr(self, f.name)[index] for f in fields(self)))
+        return Polygons(*(getattr(self, name)[index] for name in _FIELDS))
+
+    @staticmethod
+    def join(parts: Iterable[Polygons]) -> Polygons:
+        """All polygons of all parts, which have the same number of vertices, in order."""
+        parts = list(parts)
+        return Polygons(*(np.concatenate([getattr(part, name) for part in parts]) for name in _FIELDS))
+
+
+_FIELDS = tuple(f.name for f in fields(Polygons))
 
 
 @dataclass
 class PolygonBuilder:
-    """Collects polygons; light, anchors and sizes are worked out for all of them at once."""
+    """Collects polygons; anchors and sizes are worked out for all of them at once."""
 
     vertex_count: int
     _points: list[Points] = field(default_factory=list)
@@ -66,7 +93,7 @@ class PolygonBuilder:
         *,
         normal: Sequence[float] | np.ndarray | None = None,
         anchor_m: Sequence[float] | np.ndarray | None = None,
-        lit: bool = True,
+        material: Material = Material.PLAIN,
         from_m: float = 0.0,
         to_m: float = ALWAYS_M,
     ) -> None:
@@ -75,9 +102,9 @@ class PolygonBuilder:
         Args:
             vertices_m: (n, 3), n at most `vertex_count`, convex, in order.
             color: RGB before light.
-            normal: outward unit normal; None draws both sides in full light.
+            normal: outward unit normal; None draws both sides, in the light of level ground.
             anchor_m: depth-order point; the middle of the polygon by default.
-            lit: whether the sun shades the colour.
+            material: what light and water do to it.
             from_m, to_m: range of distances at which it is drawn.
         """
         self._points.append(vertices_m)
@@ -86,7 +113,7 @@ class PolygonBuilder:
                 *color,
                 *(_NO_NORMAL if normal is None else normal),
                 *(_MIDDLE if anchor_m is None else anchor_m),
-                float(lit),
+                float(material),
                 from_m,
                 to_m,
             )
@@ -117,11 +144,33 @@ class PolygonBuilder:
         if len(counts):
             middles = np.add.reduceat(points, first) / counts[:, None]
             anchors = np.where(np.isnan(anchors), middles, anchors)
-        colors = np.where(rows[:, 9:10] > 0, rows[:, :3] * sunlight(normals)[:, None], rows[:, :3])
         radii = np.linalg.norm(vertices - anchors[:, None], axis=2).max(axis=1, initial=0.0)
-        return Polygons(vertices, np.clip(colors, 0, 255), normals, anchors, radii, rows[:, 10], rows[:, 11])
+        return Polygons(
+            vertices,
+            np.clip(rows[:, :3], 0, 255),
+            normals,
+            anchors,
+            radii,
+            rows[:, 10],
+            rows[:, 11],
+            rows[:, 9].astype(np.uint8),
+        )
 
 
-def sunlight(normals: np.ndarray) -> np.ndarray:
-    """(N,) share of its colour that a face shows by its (N, 3) normal; faces without a normal show all of it."""
-    return np.where(normals.any(axis=1), 0.60 + 0.42 * np.maximum(normals @ SUN, 0.0), 1.0)
+def place(meshes: Sequence[Polygons], poses: Sequence[tuple[tuple[float, float, float], np.ndarray]]) -> Polygons:
+    """Meshes, given in axes of their own, put into the world.
+
+    Args:
+        meshes: as many as poses.
+        poses: origin in the world, and (3, 3) axes: rows are the mesh's forward, right and up.
+    """
+    local = Polygons.join(meshes)
+    counts = [len(mesh) for mesh in meshes]
+    origins = np.repeat([origin for origin, _ in poses], counts, axis=0)
+    axes = np.repeat([a for _, a in poses], counts, axis=0)
+    return replace(
+        local,
+        vertices_m=local.vertices_m @ axes + origins[:, None],
+        normals=np.einsum("ni,nij->nj", local.normals, axes),
+        anchors_m=np.einsum("ni,nij->nj", local.anchors_m, axes) + origins,
+    )

@@ -1,8 +1,7 @@
 """What rays can meet: upright boxes and the ground; many rays at once.
 
-Boxes stand upright (yaw only). The ground is a grid of heights, sampled where rays need it; a ray finds it by walking
-down to the height below it, which converges on any slope that a car can climb. Rays that do not point down never meet
-the ground.
+Boxes stand upright (yaw only). The ground is a grid of heights, sampled where rays need it; where a ray goes under it
+is found by false position. A ray over a hollow may so find the far side of a bump, which roads do not have.
 """
 
 from __future__ import annotations
@@ -19,9 +18,8 @@ from carla_bridge.server.scene import StaticBox
 
 NODE_STEP_M = 2.0
 TILE_NODES = 16
-WALK_STEPS = 6
-GROUND_TOLERANCE_M = 0.3
-LEAST_SINK = 1e-4  # rays that sink less per metre count as level
+SEARCH_STEPS = 12
+GROUND_TOLERANCE_M = 1e-3
 NOTHING, GROUND = -1, -2
 LEVEL_STEP_M = 4.0
 
@@ -78,15 +76,17 @@ class GroundGrid:
     """Heights of the ground at the nodes of a grid, asked for tile by tile.
 
     Args:
-        height_m: (x, y, z) in metres -> height; of several levels the one nearest to z.
+        height_m: (x, y, z) in metres -> height; of several levels the one nearest to z. None where all of it is at 0.
     """
 
-    def __init__(self, height_m: HeightM) -> None:
+    def __init__(self, height_m: HeightM | None) -> None:
         self._height_m = height_m
         self._tiles: dict[tuple[int, int, int], np.ndarray] = {}
 
     def heights(self, x_m: np.ndarray, y_m: np.ndarray, near_z_m: float) -> np.ndarray:
         """Height at each of N places, interpolated between nodes; where roads cross, of the level nearest to z."""
+        if self._height_m is None:
+            return np.zeros(len(x_m))
         level = round(near_z_m / LEVEL_STEP_M)
         u, v = x_m / NODE_STEP_M, y_m / NODE_STEP_M
         i, j = np.floor(u).astype(int), np.floor(v).astype(int)
@@ -96,7 +96,7 @@ class GroundGrid:
         key = tile_i * (1 << 32) + tile_j
         for tile in np.unique(key):
             here = np.flatnonzero(key == tile)
-            z = self._tile(int(tile_i[here[0]]), int(tile_j[here[0]]), level)
+            z = self._tile(self._height_m, int(tile_i[here[0]]), int(tile_j[here[0]]), level)
             a, b = i[here] % TILE_NODES, j[here] % TILE_NODES
             p, q = du[here], dv[here]
             near = z[a, b] * (1 - p) + z[a + 1, b] * p
@@ -104,12 +104,12 @@ class GroundGrid:
             result[here] = near * (1 - q) + far * q
         return result
 
-    def _tile(self, i: int, j: int, level: int) -> np.ndarray:
+    def _tile(self, height_m: HeightM, i: int, j: int, level: int) -> np.ndarray:
         if (i, j, level) not in self._tiles:
             xs = (i * TILE_NODES + np.arange(TILE_NODES + 1)) * NODE_STEP_M
             ys = (j * TILE_NODES + np.arange(TILE_NODES + 1)) * NODE_STEP_M
             z = level * LEVEL_STEP_M
-            self._tiles[i, j, level] = np.array([[self._height_m(float(x), float(y), z) for y in ys] for x in xs])
+            self._tiles[i, j, level] = np.array([[height_m(float(x), float(y), z) for y in ys] for x in xs])
         return self._tiles[i, j, level]
 
 
@@ -214,25 +214,38 @@ class RayScene:
 
     def _ground_distance(self, origin_m: np.ndarray, directions: np.ndarray, range_m: float) -> np.ndarray:
         distance = np.full(len(directions), np.inf)
-        sinking = np.flatnonzero(directions[:, 2] < -LEAST_SINK)
-        if not len(sinking):
+        clearance = float(origin_m[2] - self.ground.heights(origin_m[:1], origin_m[1:2], origin_m[2])[0])
+        if clearance <= 0:
             return distance
-        d = directions[sinking]
-        below = self.ground.heights(origin_m[:1], origin_m[1:2], origin_m[2])[0]
-        walked = np.minimum((origin_m[2] - below) / -d[:, 2], 2 * range_m)
-        for _ in range(WALK_STEPS):
-            x, y = origin_m[0] + walked * d[:, 0], origin_m[1] + walked * d[:, 1]
-            height = self.ground.heights(x, y, origin_m[2])
-            error = origin_m[2] + walked * d[:, 2] - height
-            if np.abs(error).max() < 1e-6:
+
+        def above(rays: np.ndarray, walked_m: np.ndarray) -> np.ndarray:
+            places = origin_m + walked_m[:, None] * directions[rays]
+            return places[:, 2] - self.ground.heights(places[:, 0], places[:, 1], origin_m[2])
+
+        # What level ground would give is nearly right: begin with it, and go on to the end of the ray where it is not.
+        sink = -directions[:, 2]
+        rays = np.arange(len(directions))
+        far = np.where(sink * range_m > clearance, clearance / np.maximum(sink, 1e-9) + GROUND_TOLERANCE_M, range_m)
+        end = above(rays, far)
+        short = np.flatnonzero((end > 0) & (far < range_m))
+        far[short] = range_m
+        end[short] = above(short, far[short])
+        rays = np.flatnonzero(end <= 0)
+        near, far, end = np.zeros(len(rays)), far[rays], end[rays]
+        start, side = np.full(len(rays), clearance), np.zeros(len(rays), int)
+        walked = far
+        for _ in range(SEARCH_STEPS):
+            walked = far - end * (far - near) / (end - start)
+            height = above(rays, walked)
+            if np.abs(height).max(initial=0.0) < GROUND_TOLERANCE_M:
                 break
-            walked = np.clip(walked + error / -d[:, 2], 0.0, 2 * range_m)
-        else:
-            x, y = origin_m[0] + walked * d[:, 0], origin_m[1] + walked * d[:, 1]
-            height = self.ground.heights(x, y, origin_m[2])
-            error = origin_m[2] + walked * d[:, 2] - height
-        met = (np.abs(error) < GROUND_TOLERANCE_M) & (walked > 0) & (walked <= range_m)
-        distance[sinking[met]] = walked[met]
+            under = height <= 0
+            # Illinois: an end that stays twice counts half, or the other one would creep.
+            start = np.where(under, np.where(side == 1, start / 2, start), height)
+            end = np.where(under, height, np.where(side == -1, end / 2, end))
+            near, far = np.where(under, near, walked), np.where(under, walked, far)
+            side = np.where(under, 1, -1)
+        distance[rays] = walked
         return distance
 
 
@@ -244,7 +257,7 @@ class RayScenery:
         height_m: height of the ground, as `GroundGrid` takes it.
     """
 
-    def __init__(self, scenery: Sequence[StaticBox], height_m: HeightM) -> None:
+    def __init__(self, scenery: Sequence[StaticBox], height_m: HeightM | None) -> None:
         self._boxes = Boxes.of_scenery(scenery)
         self._ground = GroundGrid(height_m)
 

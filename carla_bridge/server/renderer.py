@@ -1,10 +1,9 @@
 """A camera for the embedded world: a painter in numpy and OpenCV, deterministic, without a GPU or system libraries.
 
-All polygons of the town are laid out once. A frame culls them by distance and view, projects the rest in one go,
-clips what crosses the near plane, and fills them: ground in layers, then everything upright from far to near. Pictures
-are painted at twice their size and averaged down, which smooths edges better than anti-aliased filling does.
-Limits, on purpose: no reflections and no cast shadows on moving things; hills are painted far to near, so a bridge
-over a road may show through.
+All polygons of the town are laid out once. A frame culls them by distance and view, projects the rest in one go, clips
+what crosses the near plane, and paints them: ground in layers, then everything upright from far to near. What is
+painted are the polygons' numbers; colours follow from a table, as does every pixel's depth where weather asks for it.
+Pictures are painted at twice their size and averaged down, which smooths edges better than anti-aliased filling does.
 """
 
 from __future__ import annotations
@@ -14,36 +13,45 @@ from collections.abc import Sequence
 import cv2
 import numpy as np
 
-from carla_bridge.server.actor_mesh import ACTOR_RANGE_M, actor_polygons, carla_axes
-from carla_bridge.server.ground_mesh import build_ground
-from carla_bridge.server.polygons import Polygons
+from carla_bridge.server.actor_mesh import see_actors
+from carla_bridge.server.ground_mesh import build_ground, build_shadows
+from carla_bridge.server.lamp_light import StreetLamps
+from carla_bridge.server.lighting import Light, light_of
+from carla_bridge.server.pixel_effects import Painted, add_glare, add_rain, apply_effects, sun_pixel
+from carla_bridge.server.polygons import Material, Polygons
 from carla_bridge.server.scene import RenderActor, RenderCamera, RenderSignal
-from carla_bridge.server.sky import HAZE, Background
+from carla_bridge.server.signal_mesh import see_signals
+from carla_bridge.server.sky import Background
 from carla_bridge.server.town import Town
 from carla_bridge.server.upright_mesh import build_uprights
+from carla_bridge.server.view import SUBPIXEL_BITS, Seen, View, inverse_depth_planes
 from carla_bridge.server.weather import CLEAR_NOON, Weather
 
-NEAR_M = 0.25
-HAZE_M = 420.0  # distance at which 63 % of a colour is haze
 CELL_M = 16.0
-HIGH_M = 40.0
-SUBPIXEL_BITS = 4
 LARGEST_SUPERSAMPLED_PX = 700 * 400
+INVISIBLE_SHARE = 0.01  # of a colour that comes through fog: what shows less is not painted
+KEPT_SUNS = 4
+SUN_STEP_DEG = 5.0
 
 
 class Renderer:
     """Renders pictures of one town.
 
     Args:
-        town: the town; its geometry is laid out here, which takes about a second.
+        town: the town; its geometry is laid out here, which takes a few seconds.
     """
 
     def __init__(self, town: Town) -> None:
         self._background = Background()
-        ground = build_ground(town.name, town.lanes, town.marks, town.static_boxes)
-        solid, billboards = build_uprights(town.name, town.static_boxes)
-        self._flat = bool(np.ptp(ground.anchors_m[:, 2]) < 0.05)
-        self._ground, self._solid, self._billboards = _Culled(ground), _Culled(solid), _Culled(billboards)
+        self._boxes = town.static_boxes
+        self._street_lamps = StreetLamps(self._boxes)
+        soil, paving = build_ground(town.name, town.lanes, town.marks)
+        solid, billboards = build_uprights(town.name, self._boxes)
+        self._flat = bool(np.ptp(paving.anchors_m[:, 2]) < 0.05)
+        self._ground_z_m = float(np.median(paving.anchors_m[:, 2]))
+        self._soil, self._paving = _Culled(soil), _Culled(paving)
+        self._solid, self._billboards = _Culled(solid), _Culled(billboards)
+        self._shadows: dict[tuple[float, float], _Culled] = {}
 
     def render(
         self,
@@ -62,158 +70,110 @@ class Renderer:
             weather: light, air and water.
             time_s: simulated time; rain falls and indicators blink by it.
         """
+        light = light_of(weather.coarse())
         scale = 2 if camera.width * camera.height <= LARGEST_SUPERSAMPLED_PX else 1
-        view = _View(camera, scale)
-        image = self._background.draw(view.axes, camera.width, camera.height, view.focal_px / scale)
-        if scale > 1:
-            image = cv2.resize(image, (view.width, view.height), interpolation=cv2.INTER_NEAREST)
+        view = View(camera, scale, farthest_m=-np.log(INVISIBLE_SHARE) / light.extinction_pm)
+        ground = self._ground_in(view, light)
+        upright = [self._solid.seen(view), self._billboards.seen(view, billboards=True)]
+        upright += see_actors(actors, camera, view, time_s)
+        upright += see_signals(signals, view)
+        return self._develop(camera, view, light, ground, upright, actors, time_s)
 
-        ground, distance = self._ground.visible(view)
-        if not self._flat:
-            order = np.argsort(-np.round(distance / 20.0), kind="stable")
-            ground, distance = ground.take(order), distance[order]
-        _paint(image, view.project(ground.vertices_m), view.hazy(ground.colors, distance))
+    def _ground_in(self, view: View, light: Light) -> list[Seen]:
+        layers = [self._soil.seen(view), self._paving.seen(view)]
+        if light.directness > 0.02:
+            layers.insert(1, self._shadows_of(light.weather).seen(view))
+        return layers
 
+    def _shadows_of(self, weather: Weather) -> _Culled:
+        """Shadows for a sun, in steps of a few degrees."""
+        steps = tuple(
+            round(a / SUN_STEP_DEG) * SUN_STEP_DEG for a in (weather.sun_azimuth_deg, weather.sun_altitude_deg)
+        )
+        if steps not in self._shadows:
+            if len(self._shadows) >= KEPT_SUNS:
+                del self._shadows[next(iter(self._shadows))]
+            sun = Weather(sun_azimuth_deg=steps[0], sun_altitude_deg=max(steps[1], 1.0)).sun_direction
+            self._shadows[steps] = _Culled(build_shadows(self._boxes, sun))
+        return self._shadows[steps]
+
+    def _develop(
+        self,
+        camera: RenderCamera,
+        view: View,
+        light: Light,
+        ground: list[Seen],
+        upright: list[Seen],
+        actors: Sequence[RenderActor],
+        time_s: float,
+    ) -> np.ndarray:
+        batches = ground + upright
         outlines: list[np.ndarray] = []
-        colors: list[list[float]] = []
-        distances: list[np.ndarray] = []
-        for polygons, distance in (self._solid.visible(view), view.turned(*self._billboards.visible(view))):
-            outlines += view.project(polygons.vertices_m)
-            colors += view.hazy(polygons.colors, distance)
-            distances.append(distance)
-        for actor in actors:
-            if not actor.visible or not view.may_see(actor) or _holds(actor, camera):
-                continue
-            polygons, distance = view.visible(actor_polygons(actor))
-            outlines += view.project(polygons.vertices_m)
-            colors += view.hazy(polygons.colors, distance)
-            distances.append(distance)
-        order = np.argsort(-np.concatenate(distances), kind="stable")
-        _paint(image, [outlines[i] for i in order], [colors[i] for i in order])
+        for batch in batches:
+            outlines += view.project(batch.local_m)
+        order = self._painting_order(ground, upright)
+        numbers = np.zeros((view.height, view.width), np.uint16 if len(outlines) < 65535 else np.int32)
+        _paint(numbers, outlines, order)
+
+        colors, materials = self._colors(batches, light, view)
+        table = np.zeros((len(colors) + 1, 4), np.uint8)
+        table[1:, :3] = np.clip(np.round(colors[:, ::-1]), 0, 255)
+        table[1:, 3] = 255
+        painted = table.view(np.uint32)[:, 0].take(numbers).view(np.uint8).reshape(view.height, view.width, 4)
+        scale = view.width // camera.width
         if scale > 1:
-            image = cv2.resize(image, (camera.width, camera.height), interpolation=cv2.INTER_AREA)
-        return image
+            painted = cv2.resize(painted, (camera.width, camera.height), interpolation=cv2.INTER_AREA)
+        image = self._background.draw(light, view.axes, camera.width, camera.height, view.focal_px / scale)
+        _lay_over(image, painted)
 
+        if light.per_pixel:
+            planes = [self._ground_plane(view), *(inverse_depth_planes(batch.local_m) for batch in batches)]
+            scene = Painted(
+                numbers,
+                np.concatenate([[Material.SOIL], materials]),
+                np.asfortranarray(np.concatenate(planes), dtype=np.float32),
+                view,
+                self._ground_z_m,
+            )
+            lit = apply_effects(cv2.cvtColor(image, cv2.COLOR_BGRA2BGR), scene, light, actors, self._street_lamps)
+        elif light.sun.max() > 0.02 and light.weather.sun_altitude_deg < 40.0:
+            lit = cv2.cvtColor(image, cv2.COLOR_BGRA2BGR).astype(np.float32)
+        else:
+            return image
+        sun = sun_pixel(view, light)
+        add_glare(lit, view, light, hidden=sun is None or bool(numbers[sun[1], sun[0]]))
+        if light.weather.rain > 0.0:
+            add_rain(lit, light, time_s)
+        return cv2.cvtColor(cv2.convertScaleAbs(lit), cv2.COLOR_BGR2BGRA)
 
-class _View:
-    """A camera's projection.
+    def _painting_order(self, ground: list[Seen], upright: list[Seen]) -> np.ndarray:
+        """Indices of all polygons in the order in which they are painted."""
+        far_first = np.concatenate([batch.distance_m for batch in upright])
+        order = np.argsort(-far_first, kind="stable")
+        count = sum(len(batch) for batch in ground)
+        first = np.arange(count)
+        if not self._flat:
+            distance = np.concatenate([batch.distance_m for batch in ground])
+            first = np.argsort(-np.round(distance / 20.0), kind="stable")
+        return np.concatenate([first, count + order])
 
-    Attributes:
-        width, height, focal_px: of the picture that is painted, before it is averaged down.
-        eye_m: optical centre, CARLA's world.
-        axes: (3, 3) rows forward, right and up.
-        reach: factor on the distances at which polygons are drawn and fade.
-    """
-
-    def __init__(self, camera: RenderCamera, scale: int) -> None:
-        self.width, self.height = camera.width * scale, camera.height * scale
-        self.focal_px = self.width / 2 / float(np.tan(np.deg2rad(camera.fov) / 2))
-        self.eye_m = np.array([camera.x, camera.y, camera.z])
-        self.axes = carla_axes(camera.pitch, camera.yaw, camera.roll)
-        self.reach = max(1.0, np.ceil(camera.z / HIGH_M))  # a high camera sees farther in detail
-        half = np.array([self.width, self.height]) / 2 / self.focal_px
-        self._slopes = half
-        self._slants = np.sqrt(1.0 + half**2)
-
-    def may_see(self, actor: RenderActor) -> bool:
-        """Whether the actor's bounding sphere reaches into the view, near enough to be drawn."""
-        relative = self.axes @ (actor.x - self.eye_m[0], actor.y - self.eye_m[1], actor.z - self.eye_m[2])
-        radius = 2 * float(np.hypot(np.hypot(actor.extent_x, actor.extent_y), actor.extent_z))
-        ahead, right, up = relative
-        return bool(
-            -radius < ahead < ACTOR_RANGE_M * self.reach
-            and abs(right) < self._slopes[0] * ahead + self._slants[0] * radius
-            and abs(up) < self._slopes[1] * ahead + self._slants[1] * radius
+    def _colors(self, batches: list[Seen], light: Light, view: View) -> tuple[np.ndarray, np.ndarray]:
+        """(n, 3) RGB of all polygons, faded by distance unless that is done for every pixel; and their materials."""
+        materials = np.concatenate([batch.materials for batch in batches])
+        colors = light.shade(
+            np.concatenate([batch.colors for batch in batches]),
+            np.concatenate([batch.normals for batch in batches]),
+            materials,
         )
+        if not light.per_pixel:
+            distance = np.concatenate([batch.distance_m for batch in batches])
+            colors = light.faded(colors, distance, materials, view.reach)
+        return colors, materials
 
-    def visible(self, polygons: Polygons) -> tuple[Polygons, np.ndarray]:
-        """Polygons that may be seen, and the distances of their anchors."""
-        local = (polygons.anchors_m - self.eye_m) @ self.axes.T
-        radius = polygons.radii_m
-        index = np.flatnonzero(
-            (np.abs(local[:, 1]) - self._slants[0] * radius < self._slopes[0] * local[:, 0])
-            & (np.abs(local[:, 2]) - self._slants[1] * radius < self._slopes[1] * local[:, 0])
-            & (local[:, 0] > NEAR_M - radius)
-        )
-        normals = polygons.normals[index]
-        relative = polygons.anchors_m[index] - self.eye_m
-        detail = np.hypot(relative[:, 0], relative[:, 1]) / self.reach
-        facing = np.einsum("ij,ij->i", normals, self.eye_m - polygons.vertices_m[index, 0])
-        index = index[
-            (detail >= polygons.from_m[index])
-            & (detail < polygons.to_m[index])
-            & ((facing > 0.0) | ((normals[:, 0] == 0.0) & (normals[:, 1] == 0.0) & (normals[:, 2] == 0.0)))
-        ]
-        return polygons.take(index), np.linalg.norm(local[index], axis=1)
-
-    def turned(self, billboards: Polygons, distance: np.ndarray) -> tuple[Polygons, np.ndarray]:
-        """Billboards as polygons in the world, upright and facing the camera."""
-        right = self.axes[1] * (1.0, 1.0, 0.0)
-        right /= max(float(np.linalg.norm(right)), 1e-9)
-        offsets = billboards.vertices_m - billboards.anchors_m[:, None]
-        world = offsets[..., :1] * right + offsets[..., 1:2] * (0.0, 0.0, 1.0) + billboards.anchors_m[:, None]
-        rest = (
-            billboards.colors,
-            billboards.normals,
-            billboards.anchors_m,
-            billboards.radii_m,
-            billboards.from_m,
-            billboards.to_m,
-        )
-        return Polygons(world, *rest), distance
-
-    def hazy(self, colors: np.ndarray, distance_m: np.ndarray) -> list[list[float]]:
-        """BGRA colours, faded into haze with distance."""
-        clear = np.exp(-distance_m / (HAZE_M * self.reach))[:, None]
-        rgb = colors * clear + np.array(HAZE, dtype=float) * (1.0 - clear)
-        return np.column_stack([rgb[:, ::-1], np.full(len(rgb), 255.0)]).tolist()
-
-    def project(self, vertices_m: np.ndarray) -> list[np.ndarray]:
-        """Outlines (V, 2) int32 in sub-pixels; empty where a polygon lies wholly behind the near plane.
-
-        Args:
-            vertices_m: (N, V, 3) in the world.
-        """
-        if not len(vertices_m):
-            return []
-        local = (vertices_m - self.eye_m) @ self.axes.T
-        ahead = local[..., 0] > NEAR_M
-        whole, none = ahead.all(axis=1), ~ahead.any(axis=1)
-        outlines: list[np.ndarray] = list(self._pixels(np.where(whole[:, None, None], local, 1.0)))
-        crossing = np.flatnonzero(~whole & ~none)
-        if len(crossing):
-            for i, outline in zip(crossing, self._pixels(clip_near(local[crossing])), strict=True):
-                outlines[i] = outline
-        for i in np.flatnonzero(none):
-            outlines[i] = np.empty((0, 2), np.int32)
-        return outlines
-
-    def _pixels(self, local: np.ndarray) -> np.ndarray:
-        """(N, V, 2) int32 sub-pixels of camera points (forward, right, up)."""
-        out = local[..., 1:] * (self.focal_px, -self.focal_px) / local[..., :1]
-        # OpenCV's sub-pixel origin is a pixel's middle, ours is the picture's corner
-        out += (self.width / 2 - 0.5, self.height / 2 - 0.5)
-        return np.round(out * (1 << SUBPIXEL_BITS)).astype(np.int32)
-
-
-def clip_near(local: np.ndarray) -> np.ndarray:
-    """Cut (N, V, 3) convex polygons at the near plane; (N, 2V, 3), repeating vertices where one was cut off.
-
-    Every polygon must have at least one vertex ahead of the plane.
-    """
-    following = np.roll(local, -1, axis=1)
-    ahead, next_ahead = local[..., 0] > NEAR_M, following[..., 0] > NEAR_M
-    crosses = ahead != next_ahead
-    step = np.where(crosses, following[..., 0] - local[..., 0], 1.0)
-    cut = local + ((NEAR_M - local[..., 0]) / step)[..., None] * (following - local)
-    count, vertices = local.shape[:2]
-    points = np.stack([local, cut], axis=2).reshape(count, 2 * vertices, 3)
-    keep = np.stack([ahead, crosses], axis=2).reshape(count, 2 * vertices)
-    # a dropped slot repeats the last kept one before it; leading ones repeat the first kept one
-    slots = np.where(keep, np.arange(2 * vertices), -1)
-    last = np.maximum.accumulate(slots, axis=1)
-    last = np.where(last < 0, np.argmax(keep, axis=1)[:, None], last)
-    return np.take_along_axis(points, last[..., None], axis=1)
+    def _ground_plane(self, view: View) -> np.ndarray:
+        """(1, 3) plane of the ground near the camera, as `inverse_depth_planes` gives it."""
+        height = min(self._ground_z_m - view.eye_m[2], -0.2)
+        return (view.axes[:, 2] / height)[None]
 
 
 class _Culled:
@@ -223,32 +183,30 @@ class _Culled:
         self._polygons = polygons
         self._near: dict[tuple[int, int, float], Polygons] = {}
 
-    def visible(self, view: _View) -> tuple[Polygons, np.ndarray]:
-        """As `_View.visible`, of all polygons of the town."""
-        cell = (int(view.eye_m[0] // CELL_M), int(view.eye_m[1] // CELL_M), float(view.reach))
+    def seen(self, view: View, *, billboards: bool = False) -> Seen:
+        """As `View.see`, of all polygons of the town."""
+        cell = (int(view.eye_m[0] // CELL_M), int(view.eye_m[1] // CELL_M), view.reach)
         if cell not in self._near:
             if len(self._near) >= 16:
                 self._near.clear()
             middle = (np.array(cell[:2]) + 0.5) * CELL_M
             distance = np.linalg.norm(self._polygons.anchors_m[:, :2] - middle, axis=1)
             self._near[cell] = self._polygons.take(np.flatnonzero(distance < self._polygons.to_m * view.reach + CELL_M))
-        return view.visible(self._near[cell])
+        return view.see(self._near[cell], billboards=billboards)
 
 
-def _paint(image: np.ndarray, outlines: Sequence[np.ndarray], colors: Sequence[list[float]]) -> None:
-    """Fill convex polygons in order."""
+def _paint(numbers: np.ndarray, outlines: list[np.ndarray], order: np.ndarray) -> None:
+    """Fill convex polygons with their numbers, 1 for the first outline, in an order."""
     fill = cv2.fillConvexPoly
-    for outline, color in zip(outlines, colors, strict=True):
+    for i in order.tolist():
+        outline = outlines[i]
         if len(outline):
-            fill(image, outline, color, cv2.LINE_8, SUBPIXEL_BITS)
+            fill(numbers, outline, i + 1, cv2.LINE_8, SUBPIXEL_BITS)
 
 
-def _holds(actor: RenderActor, camera: RenderCamera) -> bool:
-    local = carla_axes(actor.pitch, actor.yaw, actor.roll) @ (
-        camera.x - actor.x,
-        camera.y - actor.y,
-        camera.z - actor.z,
-    )
-    return bool(
-        abs(local[0]) <= actor.extent_x and abs(local[1]) <= actor.extent_y and -0.1 <= local[2] <= 2 * actor.extent_z
-    )
+def _lay_over(image: np.ndarray, painted: np.ndarray) -> None:
+    """Lay a BGRA picture with premultiplied colours and alpha over an opaque one, in place."""
+    clear = cv2.merge([cv2.bitwise_not(painted[..., 3])] * 4)
+    cv2.multiply(image, clear, dst=image, scale=1 / 255)
+    cv2.add(image, painted, dst=image)
+    image[..., 3] = 255

@@ -126,6 +126,7 @@ class RpcConnection(asyncio.Protocol):
         self._clogged = False  # the client is behind with reading
         self._resting = False  # the next turn is booked
         self.loitering = True
+        self._told: set[str] = set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -205,8 +206,17 @@ class RpcConnection(asyncio.Protocol):
             raise ValueError("a request has no method name or no parameter list")
         self.loitering = False
         error, result = answer(self._table, self._world, name, parameters[1:])  # the first one is metadata
+        if parameters and parameters[0] == [True] and name not in self._told:
+            self._tell(name, error, result)
         if message_id is not None and self._transport is not None:
             self._transport.write(self._pack(message_id, error, result))
+
+    def _tell(self, name: str, error: str | None, result: Any) -> None:
+        """Put the failure of an asynchronous call, whose answer the client throws away, into the log once."""
+        failed = error or (result[0][1][0] if result and result[0][0] is True else None)
+        if failed:
+            self._told.add(name)
+            LOG.warning("an asynchronous %s failed: %s", name, failed)
 
     def _pack(self, message_id: int, error: str | None, result: Any) -> bytes:
         try:

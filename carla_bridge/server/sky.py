@@ -1,68 +1,145 @@
-"""What lies behind everything: sky, clouds, distant hills and, below the horizon, grass."""
+"""What lies behind everything: sky, sun, stars, clouds, distant hills and, below the horizon, grass."""
 
 from __future__ import annotations
+
+from functools import lru_cache
 
 import cv2
 import numpy as np
 
 from carla_bridge.server.ground_mesh import GRASS
-from carla_bridge.server.scene import Rgb
+from carla_bridge.server.lighting import Light
+from carla_bridge.server.polygons import Material
 
-HAZE: Rgb = (206, 218, 226)
-ZENITH: Rgb = (84, 138, 200)
 PIXELS_PER_DEGREE = 4
+WIDTH, HEIGHT = 360 * PIXELS_PER_DEGREE, 180 * PIXELS_PER_DEGREE
+GRASS_FADE_M = 260.0  # distance at which the horizon's grass has lost 63 % of its colour, in clear air
+EYE_M = 1.8
+KEPT_PANORAMAS = 4
+HILLS = ((1.0, 4.2, (150, 172, 190)), (2.6, 2.3, (122, 148, 136)))
 
 
-def panorama() -> np.ndarray:
+def panorama(light: Light) -> np.ndarray:
     """(720, 1440, 4) uint8 BGRA: columns are azimuth 0..360 degrees (CARLA yaw), rows elevation +90..-90 degrees."""
-    width, height = 360 * PIXELS_PER_DEGREE, 180 * PIXELS_PER_DEGREE
-    elevation = 90.0 - (np.arange(height) + 0.5) / PIXELS_PER_DEGREE
-    azimuth = np.deg2rad((np.arange(width) + 0.5) / PIXELS_PER_DEGREE)
-    haze, zenith = np.array(HAZE, dtype=float), np.array(ZENITH, dtype=float)
+    weather = light.weather
+    elevation = 90.0 - (np.arange(HEIGHT, dtype=np.float32) + 0.5) / PIXELS_PER_DEGREE
+    azimuth = np.deg2rad((np.arange(WIDTH, dtype=np.float32) + 0.5) / PIXELS_PER_DEGREE)
+    top = HEIGHT // 2
+    up = (np.clip(elevation[:top] / 50.0, 0.0, 1.0) ** 0.7)[:, None, None]
+    column = light.horizon + up * (light.zenith - light.horizon)
+    image = np.broadcast_to(column, (top, WIDTH, 3)).astype(np.float32)
+    _stars(image, light)
+    toward_sun = _sun_glow(image, light, elevation[:top], azimuth)
+    _clouds(image, light, elevation[:top], toward_sun)
 
-    up = np.clip(elevation / 50.0, 0.0, 1.0)[:, None, None] ** 0.7
-    image = np.broadcast_to(haze + up * (zenith - haze), (height, width, 3)).copy()
-    cover = np.clip((_noise(width, height) - 0.54) * 4.5, 0.0, 0.85)
-    cover *= np.clip((elevation - 2.0) / 12.0, 0.0, 1.0)[:, None]
-    image += cover[..., None] * (np.array((247.0, 248.0, 250.0)) - image)
-
-    for seed, top, color in ((1.0, 4.2, (150, 172, 190)), (2.6, 2.3, (122, 148, 136))):
+    # fog between the eye and the sky: thick along the ground, thin overhead
+    depth = weather.fog_extinction_pm * weather.fog_height_m / np.sin(np.deg2rad(np.maximum(elevation[:top], 0.3)))
+    veil = (1.0 - np.exp(-depth)).astype(np.float32)[:, None, None]
+    far = np.exp(-weather.fog_extinction_pm * 600.0)
+    for seed, crest, color in HILLS:
         waves = sum(np.sin(azimuth * k + seed * k * k) / k for k in (2, 3, 5, 9, 17)) * 0.42
-        ridge = top * (0.62 + 0.38 * waves)
-        image[(elevation[:, None] < ridge) & (elevation[:, None] >= 0.0)] = color
+        ridge = crest * (0.62 + 0.38 * waves)
+        tone = np.array(color) * light.ground * (0.55 + 0.45 * weather.daylight)
+        share = 0.5 * weather.overcast * far  # clouds take the blue out of the distance
+        tone = (tone + share * (light.haze * 0.85 - tone)) * far + light.haze * (1.0 - far)
+        image[elevation[:top, None] < ridge] = tone
+    image += veil * (light.haze.astype(np.float32) - image)
 
-    # the ground seen from 1.8 m, lost in haze towards the horizon
-    distance = 1.8 / np.tan(np.deg2rad(np.clip(-elevation, 0.05, 89.0)))
-    fade = (1.0 - np.exp(-distance / 260.0))[:, None]
-    ground = np.array(GRASS) * (1.0 - fade) + np.array((150, 168, 140)) * fade
-    image[elevation < 0.0] = np.broadcast_to(ground[:, None], image.shape)[elevation < 0.0]
-    bgra = np.full((height, width, 4), 255, np.uint8)
-    bgra[..., :3] = np.clip(image[..., ::-1], 0, 255)
+    bgra = np.full((HEIGHT, WIDTH, 4), 255, np.uint8)
+    bgra[:top, :, :3] = np.clip(image[..., ::-1], 0, 255)
+    bgra[top:, :, :3] = np.clip(_grass(light, elevation[top:])[:, None, ::-1], 0, 255)
     return bgra
 
 
-def _noise(width: int, height: int) -> np.ndarray:
-    """(height, width) smooth noise in 0..1, periodic in azimuth."""
+def _grass(light: Light, elevation: np.ndarray) -> np.ndarray:
+    """(rows, 3) grass seen from 1.8 m; where the air is worked out for every pixel, without the air."""
+    near = light.shade(np.array([GRASS], float), np.zeros((1, 3)), np.array([Material.SOIL]))
+    if light.per_pixel:
+        return np.broadcast_to(near, (len(elevation), 3))
+    distance = EYE_M / np.tan(np.deg2rad(np.clip(-elevation, 0.05, 89.0)))
+    fade = (1.0 - np.exp(-distance / GRASS_FADE_M))[:, None]
+    far = np.array((150, 168, 140)) * light.ground
+    far = far + 0.4 * light.weather.overcast * (light.haze * 0.8 - far)
+    return near * (1.0 - fade) + far * fade
+
+
+def _stars(image: np.ndarray, light: Light) -> None:
+    brightness = (1.0 - light.weather.daylight) ** 2 * (1.0 - light.weather.overcast)
+    if brightness < 0.02:
+        return
+    rng = np.random.default_rng(11)
+    rows, columns = rng.integers(0, image.shape[0] - 24, 500), rng.integers(0, WIDTH, 500)
+    image[rows, columns] += (brightness * rng.uniform(40, 190, 500))[:, None].astype(np.float32)
+
+
+def _sun_glow(image: np.ndarray, light: Light, elevation: np.ndarray, azimuth: np.ndarray) -> np.ndarray:
+    """Add the sun and the bright sky round it; (rows, columns) cosine of the angle to the sun."""
+    x, y, z = light.sun_direction.astype(np.float32)
+    e = np.deg2rad(elevation)[:, None]
+    cosine = np.cos(e) * (np.cos(azimuth) * x + np.sin(azimuth) * y)[None] + np.sin(e) * z
+    strength = float(light.sun.max())
+    if strength <= 0.0:
+        return cosine
+    color = light.sun / strength
+    ahead = np.maximum(cosine, 0.0)
+    wide, close = ahead**6, ahead**96
+    low = float(np.clip((25.0 - light.weather.sun_altitude_deg) / 20.0, 0.0, 1.0))
+    image += (wide[..., None] * (70.0 * low * strength) + close[..., None] * 260.0 * strength) * color.astype(
+        np.float32
+    )
+    image[cosine > np.cos(np.deg2rad(1.4))] = 255.0
+    return cosine
+
+
+def _clouds(image: np.ndarray, light: Light, elevation: np.ndarray, toward_sun: np.ndarray) -> None:
+    """Cover as much of the sky as the weather says: scattered below 20 %, closed from 80 % on."""
+    cover_share = max(light.weather.cloudiness / 100.0, 0.7 * light.weather.overcast)
+    threshold = float(np.interp(cover_share, (0.0, 0.05, 0.10, 0.4, 0.8), (0.70, 0.54, 0.54, 0.40, 0.10)))
+    noise = _noise()[: len(elevation)]
+    cover = np.clip((noise - threshold) * 4.5, 0.0, float(np.interp(cover_share, (0.1, 0.8), (0.85, 0.97))))
+    cover *= np.clip((elevation - 2.0) / 12.0, 0.0, 1.0)[:, None]
+    day = float(light.sky.mean() / 0.60)
+    overcast = light.weather.overcast
+    white = np.array((247.0, 248.0, 250.0)) * min(1.0, day) * (light.sky / light.sky.mean())
+    lit = white * (1.0 - overcast) + light.zenith * 1.08 * overcast
+    warm = float(np.clip((18.0 - light.weather.sun_altitude_deg) / 15.0, 0.0, 1.0)) * (light.sun.max() > 0)
+    if warm > 0.0:
+        lit = lit * (1.0 - 0.45 * warm) + 0.45 * warm * light.horizon
+    # heavy cloud has a grain, or a closed cover would be one flat colour
+    shade = 1.0 + overcast * 0.55 * (noise - 0.5)
+    color = lit.astype(np.float32) * shade[..., None].astype(np.float32)
+    if warm > 0.0:
+        color += (warm * 60.0 * np.maximum(toward_sun, 0.0) ** 3)[..., None] * np.array((1.0, 0.6, 0.3), np.float32)
+    image += cover[..., None].astype(np.float32) * (color - image)
+
+
+@lru_cache(maxsize=1)
+def _noise() -> np.ndarray:
+    """(720, 1440) smooth noise in 0..1, periodic in azimuth."""
     rng = np.random.default_rng(7)
-    total, weight = np.zeros((height, width), np.float32), 0.0
+    total, weight = np.zeros((HEIGHT, WIDTH), np.float32), 0.0
     for octave, amplitude in ((12, 1.0), (24, 0.6), (48, 0.35), (96, 0.2)):
         coarse = rng.random((octave, octave)).astype(np.float32)
         tiled = np.concatenate([coarse, coarse, coarse], axis=1)
-        fine = cv2.resize(tiled, (3 * width, height), interpolation=cv2.INTER_CUBIC)[:, width : 2 * width]
+        fine = cv2.resize(tiled, (3 * WIDTH, HEIGHT), interpolation=cv2.INTER_CUBIC)[:, WIDTH : 2 * WIDTH]
         total += amplitude * fine
         weight += amplitude
     return total / weight
+
+
+@lru_cache(maxsize=KEPT_PANORAMAS)
+def _doubled(light: Light) -> np.ndarray:
+    """The panorama twice round, so that a view never crosses a seam."""
+    return np.tile(panorama(light), (1, 2, 1))
 
 
 class Background:
     """Draws the panorama into a camera; the lens map is kept for the last few cameras."""
 
     def __init__(self) -> None:
-        self._width = 360 * PIXELS_PER_DEGREE
-        self._panorama = np.tile(panorama(), (1, 2, 1))  # twice round, so that a view never crosses a seam
         self._maps: dict[tuple[float, ...], tuple[np.ndarray, np.ndarray]] = {}
 
-    def draw(self, axes: np.ndarray, width: int, height: int, focal_px: float) -> np.ndarray:
+    def draw(self, light: Light, axes: np.ndarray, width: int, height: int, focal_px: float) -> np.ndarray:
         """(height, width, 4) BGRA background of a camera with `axes` (rows forward, right, up)."""
         yaw = float(np.arctan2(axes[0, 1], axes[0, 0]))
         c, s = np.cos(-yaw), np.sin(-yaw)
@@ -71,21 +148,21 @@ class Background:
         if key not in self._maps:
             if len(self._maps) >= 8:
                 self._maps.clear()
-            self._maps[key] = self._lens_map(level, width, height, focal_px)
+            self._maps[key] = _lens_map(level, width, height, focal_px)
         map_x, map_y = self._maps[key]
         # columns of yaw 0 start at -180 degrees
-        shift = (np.rad2deg(yaw) + 180.0) * PIXELS_PER_DEGREE % self._width
+        shift = (np.rad2deg(yaw) + 180.0) * PIXELS_PER_DEGREE % WIDTH
         return cv2.remap(
-            self._panorama, map_x + np.float32(shift), map_y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE
+            _doubled(light), map_x + np.float32(shift), map_y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE
         )
 
-    @staticmethod
-    def _lens_map(level: np.ndarray, width: int, height: int, focal_px: float) -> tuple[np.ndarray, np.ndarray]:
-        """Panorama column, counted from -180 degrees, and row of every pixel."""
-        v, u = np.mgrid[0:height, 0:width] + 0.5
-        right, up = ((u - width / 2) / focal_px)[..., None], ((height / 2 - v) / focal_px)[..., None]
-        ray = level[0] + right * level[1] + up * level[2]
-        azimuth = np.rad2deg(np.arctan2(ray[..., 1], ray[..., 0]))
-        elevation = np.rad2deg(np.arctan2(ray[..., 2], np.hypot(ray[..., 0], ray[..., 1])))
-        columns, rows = (azimuth + 180.0) * PIXELS_PER_DEGREE - 0.5, (90.0 - elevation) * PIXELS_PER_DEGREE - 0.5
-        return columns.astype(np.float32), rows.astype(np.float32)
+
+def _lens_map(level: np.ndarray, width: int, height: int, focal_px: float) -> tuple[np.ndarray, np.ndarray]:
+    """Panorama column, counted from -180 degrees, and row of every pixel."""
+    v, u = np.mgrid[0:height, 0:width] + 0.5
+    right, up = ((u - width / 2) / focal_px)[..., None], ((height / 2 - v) / focal_px)[..., None]
+    ray = level[0] + right * level[1] + up * level[2]
+    azimuth = np.rad2deg(np.arctan2(ray[..., 1], ray[..., 0]))
+    elevation = np.rad2deg(np.arctan2(ray[..., 2], np.hypot(ray[..., 0], ray[..., 1])))
+    columns, rows = (azimuth + 180.0) * PIXELS_PER_DEGREE - 0.5, (90.0 - elevation) * PIXELS_PER_DEGREE - 0.5
+    return columns.astype(np.float32), rows.astype(np.float32)

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from carla_bridge.server.polygons import PolygonBuilder, Polygons
+from carla_bridge.server.polygons import Material, PolygonBuilder, Polygons
 from carla_bridge.server.scene import BoxKind, Rgb, StaticBox
 
 PANEL_M = 6.0
 FLOOR_M = 3.1
 WINDOW_RANGE_M, BAND_RANGE_M = 75.0, 170.0
+LIT_SHARE = 0.3  # of the windows, at night
 GLASS: tuple[Rgb, ...] = ((74, 92, 110), (88, 106, 122), (60, 74, 92), (104, 120, 130), (196, 186, 140))
 ROOFS: tuple[Rgb, ...] = ((150, 82, 62), (120, 66, 54), (96, 96, 102), (134, 112, 92), (84, 78, 80))
 
@@ -165,17 +166,28 @@ def _windows(
     """Single windows near by; one band per floor farther off."""
     corner, along, normal = wall
     x0, x1 = span
+    # who is at home draws from a generator of its own: the town by day does not depend on it
+    homes = np.random.default_rng(zlib.crc32(np.round(anchor, 2).tobytes()))
     columns = max(1, int((x1 - x0) / (window_w + 1.1)))
     pitch = (x1 - x0) / columns
     for floor in range(floors):
         z0 = floor * FLOOR_M + 1.0
         band = _rectangle(corner, along, normal, x0 + 0.2 * pitch, x1 - 0.2 * pitch, z0 + 0.1, z0 + window_h, 0.03)
         glass = np.array(GLASS[0], dtype=float) + 26.0
-        solid.add(local.point(band), glass, normal=out, anchor_m=anchor, from_m=WINDOW_RANGE_M, to_m=BAND_RANGE_M)
+        solid.add(
+            local.point(band),
+            glass,
+            normal=out,
+            anchor_m=anchor,
+            material=Material.ROOM if homes.random() < LIT_SHARE / 2 else Material.PLAIN,
+            from_m=WINDOW_RANGE_M,
+            to_m=BAND_RANGE_M,
+        )
         for column in range(columns):
             middle = x0 + (column + 0.5) * pitch
             color = GLASS[int(rng.choice(5, p=[0.34, 0.26, 0.22, 0.14, 0.04]))]
             is_door = door and floor == 0 and column == columns // 2
+            lit = homes.random() < LIT_SHARE and not is_door
             if is_door:
                 shape = _rectangle(corner, along, normal, middle - 0.55, middle + 0.55, 0.0, 2.2, 0.04)
                 color = (96, 62, 44)
@@ -194,7 +206,14 @@ def _windows(
                 shape = _rectangle(
                     corner, along, normal, middle - window_w / 2, middle + window_w / 2, z0, z0 + window_h, 0.04
                 )
-            solid.add(local.point(shape), color, normal=out, anchor_m=anchor, to_m=WINDOW_RANGE_M)
+            solid.add(
+                local.point(shape),
+                color,
+                normal=out,
+                anchor_m=anchor,
+                material=Material.ROOM if lit else Material.PLAIN,
+                to_m=WINDOW_RANGE_M,
+            )
 
 
 def _hedge(solid: PolygonBuilder, box: StaticBox, rng: np.random.Generator) -> None:
@@ -247,4 +266,4 @@ def _lamp(solid: PolygonBuilder, billboards: PolygonBuilder, box: StaticBox) -> 
     head = local.point(
         [[-0.14, -1.6, top + 0.12], [0.14, -1.6, top + 0.12], [0.14, -2.3, top + 0.2], [-0.14, -2.3, top + 0.2]]
     )
-    solid.add(head, (232, 228, 206), anchor_m=anchor, to_m=80.0)
+    solid.add(head, (232, 228, 206), anchor_m=anchor, material=Material.STREET_LAMP, to_m=160.0)

@@ -71,6 +71,10 @@ class Weather:
         """The 14 numbers, in protocol order."""
         return list(astuple(self))
 
+    def coarse(self) -> Weather:
+        """The same weather in steps that the eye does not see: what is worked out once per weather lasts longer."""
+        return Weather(*(round(2.0 * value) / 2.0 if value >= 1.0 or value < 0.0 else value for value in astuple(self)))
+
     @cached_property
     def sun_direction(self) -> np.ndarray:
         """(3,) unit vector towards the sun, CARLA's world; below the horizon at night."""
@@ -89,8 +93,9 @@ class Weather:
 
     @property
     def overcast(self) -> float:
-        """Share of sunlight that clouds take away, 0..1; scattered clouds leave the sun alone."""
-        return float(np.interp(max(self.cloudiness, self.dust_storm), (10.0, 90.0), (0.0, 1.0)))
+        """Share of sunlight that clouds take away, 0..1; scattered clouds leave the sun alone, rain does not."""
+        grey = max(self.cloudiness, self.dust_storm, 0.9 * self.precipitation)
+        return float(np.interp(grey, (10.0, 90.0), (0.0, 1.0)))
 
     @property
     def rain(self) -> float:
@@ -104,8 +109,8 @@ class Weather:
 
     @property
     def puddles(self) -> float:
-        """Share of the road under puddles, 0..0.6."""
-        return 0.6 * self.precipitation_deposits / 100.0
+        """Share of the road under puddles, 0..0.4."""
+        return 0.4 * self.precipitation_deposits / 100.0
 
     @property
     def fog_extinction_pm(self) -> float:
@@ -124,6 +129,11 @@ class Weather:
         return float(np.clip(30.0 / (0.1 + self.fog_falloff), 4.0, 300.0))
 
 
+PROTOCOL_NAMES = (  # of `carla.WeatherParameters`, in protocol order
+    *("cloudiness", "precipitation", "precipitation_deposits", "wind_intensity", "sun_azimuth_angle"),
+    *("sun_altitude_angle", "fog_density", "fog_distance", "fog_falloff", "wetness", "scattering_intensity"),
+    *("mie_scattering_scale", "rayleigh_scattering_scale", "dust_storm"),
+)
 _PERCENTAGES = (
     "cloudiness",
     "precipitation",

@@ -163,7 +163,7 @@ class World:
     def _enter(self, town: TownLike) -> None:
         self.town = town
         self.physics = Physics(town.static_boxes, getattr(town, "ground_z_m", None))
-        self._rays = RayScenery(town.static_boxes, self.physics.terrain.height_m)
+        self._rays = RayScenery(town.static_boxes, getattr(town, "ground_z_m", None))
         # Laying out a town takes seconds, and a client gives a request no more than that.
         if town.opendrive not in self._renderers:
             self._renderers = dict(list(self._renderers.items())[1 - KEPT_RENDERERS :])

@@ -41,6 +41,7 @@ class FullFile:
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 @pytest.mark.parametrize("line", [
     ["closed-loop", "--planner", "none", "--out"],
+    ["closed-loop", "--planner", "none", "--workers", "1", "--out"],
     ["collect", "--routes", str(ROUTES), "--no-images", "--out"],
     ["town", "--out"],
 ])

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 carla = pytest.importorskip("carla")
 
-from carla_bridge.server.actor_mesh import carla_axes  # noqa: E402
-from carla_bridge.server.renderer import NEAR_M, Renderer, clip_near  # noqa: E402
+from carla_bridge.server.renderer import Renderer  # noqa: E402
 from carla_bridge.server.scene import RenderActor, RenderCamera  # noqa: E402
 from carla_bridge.server.town import Town  # noqa: E402
+from carla_bridge.server.view import NEAR_M, carla_axes, clip_near  # noqa: E402
 
 pytestmark = pytest.mark.carla
 
@@ -21,13 +21,13 @@ MAGENTA = (255, 0, 255)
 
 
 @pytest.fixture(scope="module")
-def town() -> Town:
-    return Town.load()
+def town(wamtown) -> Town:
+    return wamtown
 
 
 @pytest.fixture(scope="module")
-def renderer(town) -> Renderer:
-    return Renderer(town)
+def renderer(wamtown_renderer) -> Renderer:
+    return wamtown_renderer
 
 
 def camera_in_lane(town: Town, index: int, **changes) -> RenderCamera:

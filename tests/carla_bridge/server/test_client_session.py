@@ -22,6 +22,7 @@ import pytest
 
 from carla_bridge.processes import child_environment, free_ports
 from carla_bridge.server.sensors import GeoReference
+from tests.carla_bridge.server.whole_api_check import check_whole_api
 
 pytest.importorskip("carla", reason="needs the carla client library")
 pytestmark = [pytest.mark.carla, pytest.mark.timeout(180)]
@@ -141,6 +142,15 @@ def test_worlds_are_reloaded_generated_and_refused_by_name(drive: dict[str, Any]
 
 def test_blueprints_can_be_filtered_by_typed_attributes(drive: dict[str, Any]) -> None:
     assert drive["bicycles"] == 3
+
+
+def test_whole_api_is_served_or_refused_by_name(server_port: int) -> None:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPTS / "whole_api.py"), str(server_port)],
+        env=child_environment(), cwd=ROOT, capture_output=True, text=True, timeout=150,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    check_whole_api(json.loads(done.stdout.splitlines()[-1]))
 
 
 def _shoot(port: int, chooser: random.Random) -> None:

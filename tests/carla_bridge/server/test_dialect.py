@@ -76,7 +76,8 @@ def test_towns_are_found_by_the_last_part_of_a_map_name(tmp_path: Path) -> None:
     for path in (folder / "Town01.xodr", folder / "Wamtown01.xodr", single):
         path.touch()
     library = TownLibrary(folder, single)
-    assert library.names() == ["Town01", "Wamtown01", "Yard"]
+    assert {"Town01", "Wamtown01", "Yard"} <= set(library.names())
+    assert library.names() == sorted(library.names())
     assert library.find("/Game/Carla/Maps/Town01") == folder / "Town01.xodr"
     assert library.find("Wamtown01") == folder / "Wamtown01.xodr"
     assert library.find("Yard") == single

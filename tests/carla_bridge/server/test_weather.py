@@ -9,20 +9,13 @@ from hypothesis import strategies as st
 
 carla = pytest.importorskip("carla")
 
-from carla_bridge.server.weather import CLEAR_NOON, Weather  # noqa: E402
+from carla_bridge.server.weather import CLEAR_NOON, PROTOCOL_NAMES, Weather  # noqa: E402
 
 pytestmark = pytest.mark.carla
 
-CARLA_NAMES = [
-    *("cloudiness", "precipitation", "precipitation_deposits", "wind_intensity", "sun_azimuth_angle"),
-    *("sun_altitude_angle", "fog_density", "fog_distance", "fog_falloff", "wetness", "scattering_intensity"),
-    *("mie_scattering_scale", "rayleigh_scattering_scale", "dust_storm"),
-]
-
-
 def preset(name: str) -> Weather:
     parameters = getattr(carla.WeatherParameters, name)
-    return Weather.from_protocol([getattr(parameters, field) for field in CARLA_NAMES])
+    return Weather.from_protocol([getattr(parameters, name) for name in PROTOCOL_NAMES])
 
 
 def test_the_default_is_the_preset_clear_noon():
