@@ -32,6 +32,10 @@ class Box(NamedTuple):
         """Radius of the circle around the footprint."""
         return math.hypot(self.extent_x, self.extent_y)
 
+    def grown(self, by_m: float) -> Box:
+        """The same box, wider on all four sides."""
+        return self._replace(extent_x=self.extent_x + by_m, extent_y=self.extent_y + by_m)
+
     def corners(self) -> list[tuple[float, float]]:
         """Footprint, in the order of growing angle."""
         c, s = math.cos(math.radians(self.yaw)), math.sin(math.radians(self.yaw))

@@ -1,4 +1,4 @@
-"""Collisions: who may touch whom in a tick, impulses, pushing apart, and which events that makes.
+"""Collisions: impulses, pushing apart, and which events that makes.
 
 A pair makes one event when it first touches; it must have been apart for a while before it can make another. A car that
 leans on a wall, or scrapes along it, is one collision, not twenty a second.
@@ -7,23 +7,18 @@ leans on a wall, or scrapes along it, is one collision, not twenty a second.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from carla_bridge.server.actors import Actor, Walker
-from carla_bridge.server.collisions import Body, Box, Contact, contact_impulse, gaps, overlap, touch_point
+from carla_bridge.server.actors import Actor
+from carla_bridge.server.broad_phase import REACH_M, SceneryGrid, near_pairs, travel_m
+from carla_bridge.server.collisions import Body, Box, Contact, contact_impulse, overlap, touch_point
 from carla_bridge.server.scene import BoxKind, StaticBox
 from carla_bridge.server.wire import Vector
 
 SLOP_M = 0.005  # bodies that rest against each other keep this overlap, and so their contact
-REACH_M = 0.1  # pairs this close, beyond what their speeds carry them, are looked at in a tick
-PARTED_M, PARTED_S = 0.3, 0.5  # apart by this much for this long: the next touch is a new collision
+PARTED_S = 0.5  # apart by more than `REACH_M` for this long: the next touch is a new collision
 ROUNDS = 4
-CELL_M = 8.0
-WIDEST_MOVER_M = 8.0  # radius of the longest vehicle, and what it travels in a tick
 SCENERY_TYPES = {
     BoxKind.BUILDING: "static.building",
     BoxKind.TREE: "static.vegetation",
@@ -31,8 +26,7 @@ SCENERY_TYPES = {
     BoxKind.LAMP: "static.pole",
 }
 
-_Thing = tuple[int, float, float, float]  # index of scenery, its middle x, y, and the radius around it
-Pair = tuple[int, int]  # actor id, other actor's id; scenery is -1 - its index
+Pair = tuple[int, int]  # ids of two actors, the lower one first, or of an actor and -1 - the index of scenery
 
 
 @dataclass(frozen=True)
@@ -77,9 +71,8 @@ class ContactSolver:
     """
 
     def __init__(self, scenery: Sequence[StaticBox] = ()) -> None:
-        self._scenery = [Box(b.x, b.y, b.z, b.yaw, b.extent_x, b.extent_y, b.extent_z) for b in scenery]
+        self._grid = SceneryGrid([Box(b.x, b.y, b.z, b.yaw, b.extent_x, b.extent_y, b.extent_z) for b in scenery])
         self._scenery_types = [SCENERY_TYPES[b.kind] for b in scenery]
-        self._cells = _cells(self._scenery)
         self._touched_s: dict[Pair, float] = {}  # when each touching pair was last found together
         self._impulses: dict[Pair, list[float]] = {}
 
@@ -94,57 +87,24 @@ class ContactSolver:
     def blocked(self, actor: Actor, others: Iterable[Actor]) -> bool:
         """Whether the actor would stand inside a body or scenery."""
         box = actor.box()
-        if any(overlap(box, self._scenery[i]) for i, *_ in self._cells.get(self._cell(box.x, box.y), ())):
+        if any(True for _ in self._grid.near(box, 0.0)):
             return True
         return any(other.collides and other is not actor and overlap(box, other.box()) for other in others)
 
     def close_pairs(self, actors: Mapping[int, Actor], dt_s: float) -> list[Close]:
         """Pairs that may touch within `dt_s`, in a fixed order; of each two, one at least can move."""
-        bodies = [a for a in actors.values() if a.collides and a.parent is None]
-        movers = [i for i, a in enumerate(bodies) if a.moves]
-        if not movers:
-            return []
-        boxes = [a.box() for a in bodies]
-        table = np.array([(b.x, b.y, b.yaw, b.extent_x, b.extent_y, b.z, b.extent_z) for b in boxes])
-        speeds = np.array([a.planar_velocity() for a in bodies])
-        walks = np.array([isinstance(a, Walker) for a in bodies])
-        up = np.array([not (isinstance(a, Walker) and a.down) for a in bodies])
-        yaw = np.radians(table[:, 2])
-        flat = np.column_stack([table[:, 0:2], np.cos(yaw), np.sin(yaw), table[:, 3:5]])
-        radius = np.hypot(table[:, 3], table[:, 4])
-        travel = (np.hypot(speeds[:, 0], speeds[:, 1]) + np.abs(speeds[:, 2]) * radius) * dt_s
-        reach = radius + travel + REACH_M
-        rows = np.array(movers)
-        dx, dy = table[rows, None, 0] - table[None, :, 0], table[rows, None, 1] - table[None, :, 1]
-        limit = reach[rows, None] + reach[None, :]
-        high = np.abs(table[rows, None, 5] - table[None, :, 5]) < table[rows, None, 6] + table[None, :, 6] + REACH_M
-        moves = np.zeros(len(bodies), bool)
-        moves[rows] = True
-        columns = np.arange(len(bodies))
-        # Of two movers, the one that comes first in the order of the actors is the first of the pair.
-        once = ~(moves[None, :] & (columns[None, :] <= rows[:, None])) & ~(walks[rows, None] & walks[None, :])
-        once &= up[rows, None] & up[None, :]
-        first, second = np.nonzero((dx * dx + dy * dy < limit * limit) & high & once)
-        first = rows[first]
-        drift = speeds[first, 0:2] - speeds[second, 0:2]
-        margin = np.hypot(drift[:, 0], drift[:, 1]) * dt_s + REACH_M
-        margin += (np.abs(speeds[first, 2]) * radius[first] + np.abs(speeds[second, 2]) * radius[second]) * dt_s
-        near = gaps(flat[first], flat[second]) < margin
-        closing = np.hypot(drift[near, 0], drift[near, 1])
+        bodies = [actor for actor in actors.values() if actor.collides and actor.parent is None]
+        boxes = [body.box() for body in bodies]
         pairs = [
-            Close((bodies[i].id, bodies[j].id), bodies[i], bodies[j], None, float(speed))
-            for i, j, speed in zip(first[near].tolist(), second[near].tolist(), closing, strict=True)
+            Close(_pair(bodies[i], bodies[j]), bodies[i], bodies[j], None, speed)
+            for i, j, speed in near_pairs(bodies, boxes, dt_s)
         ]
-        reaches, radii = reach.tolist(), radius.tolist()
-        for i in movers:
-            box = boxes[i]
-            for index, x, y, around in self._cells.get(self._cell(box.x, box.y), ()):
-                if (box.x - x) ** 2 + (box.y - y) ** 2 >= (around + reaches[i]) ** 2:
-                    continue
-                thing = self._scenery[index]
-                if overlap(_grown(box, reaches[i] - radii[i]), thing):
-                    speed = math.hypot(speeds[i, 0], speeds[i, 1])
-                    pairs.append(Close((bodies[i].id, -1 - index), bodies[i], None, thing, speed))
+        for body, box in zip(bodies, boxes, strict=True):
+            if body.moves:
+                velocity = body.planar_velocity()
+                speed = math.hypot(velocity[0], velocity[1])
+                for index in self._grid.near(box, travel_m(box, velocity, dt_s) + REACH_M):
+                    pairs.append(Close((body.id, -1 - index), body, None, self._grid.boxes[index], speed))
         return pairs
 
     def resolve(self, pairs: Sequence[Close]) -> None:
@@ -177,7 +137,7 @@ class ContactSolver:
         self._impulses.clear()
         for pair, last_s in list(self._touched_s.items()):
             near = known.get(pair)
-            if near is not None and overlap(_grown(near.actor.box(), PARTED_M), near.other_box()):
+            if near is not None and overlap(near.actor.box().grown(REACH_M), near.other_box()):
                 self._touched_s[pair] = time_s
             elif time_s - last_s > PARTED_S:
                 del self._touched_s[pair]
@@ -205,26 +165,9 @@ class ContactSolver:
             spin = (b.arm_y * jx - b.arm_x * jy) * b.inverse_inertia
             other.kick(-jx * b.inverse_mass, -jy * b.inverse_mass, spin)
 
-    @staticmethod
-    def _cell(x: float, y: float) -> tuple[int, int]:
-        return math.floor(x / CELL_M), math.floor(y / CELL_M)
 
-
-def _cells(scenery: Sequence[Box]) -> dict[tuple[int, int], tuple[_Thing, ...]]:
-    """For every square of the ground, the things that a body whose middle is in it may touch."""
-    cells: dict[tuple[int, int], list[_Thing]] = defaultdict(list)
-    for index, box in enumerate(scenery):
-        reach = box.radius + WIDEST_MOVER_M
-        for i in range(math.floor((box.x - reach) / CELL_M), math.floor((box.x + reach) / CELL_M) + 1):
-            for j in range(math.floor((box.y - reach) / CELL_M), math.floor((box.y + reach) / CELL_M) + 1):
-                square = Box((i + 0.5) * CELL_M, (j + 0.5) * CELL_M, box.z, 0.0, CELL_M / 2, CELL_M / 2, 1.0)
-                if overlap(_grown(square, WIDEST_MOVER_M), box):
-                    cells[i, j].append((index, box.x, box.y, box.radius))
-    return {cell: tuple(found) for cell, found in cells.items()}
-
-
-def _grown(box: Box, by_m: float) -> Box:
-    return box._replace(extent_x=box.extent_x + by_m, extent_y=box.extent_y + by_m)
+def _pair(a: Actor, b: Actor) -> Pair:
+    return min(a.id, b.id), max(a.id, b.id)
 
 
 def _body(actor: Actor | None, point: tuple[float, float]) -> Body:
