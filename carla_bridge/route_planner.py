@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from carla_bridge.lane_graph import LaneGraph, Piece, Place
+from carla_bridge.maps.lane_graph import LaneGraph, Piece, Place
 from carla_bridge.navigation import RoutePlan
 from carla_bridge.route_file import RouteSpec
 from wamdiff2_core.errors import UserError

@@ -18,7 +18,7 @@ from wamdiff2_core.frames import pose_from_carla, pose_to_carla, transform_point
 from wamdiff2_core.types import Pose2D
 
 if TYPE_CHECKING:
-    from carla_bridge.lane_graph import LaneGraph, LaneKey
+    from carla_bridge.maps.lane_graph import LaneGraph, LaneKey
     from carla_bridge.route_file import CarlaPose
 
 STEP_M = 2.0
