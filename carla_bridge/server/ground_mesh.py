@@ -1,12 +1,14 @@
 """Ground polygons of a town, in painting order: grass detail, shadows on it, sidewalks, asphalt, wear, marks.
 
-Stop lines and zebra crossings where lanes meet a junction are scenery: OpenDRIVE road marks cannot say them.
+Stop lines and zebra crossings come from the signals and crosswalks of the town's file. A file without any gets some as
+scenery, where lanes meet a junction: OpenDRIVE road marks cannot say them.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,6 +25,9 @@ WHITE: Rgb = (236, 236, 232)
 YELLOW: Rgb = (232, 184, 54)
 GRASS: Rgb = (104, 136, 66)
 DASH_M, GAP_M = 3.0, 4.5
+YIELD_DASH_M = 0.5
+STRIPE_M = 0.5  # of a crosswalk, and between two
+GAP_FILL_M = 0.35
 LANE_COLORS = {
     "sidewalk": SIDEWALK,
     "shoulder": SHOULDER,
@@ -43,22 +48,38 @@ def build_shadows(boxes: Sequence[StaticBox], sun_direction: np.ndarray) -> Poly
     return shadows.build()
 
 
-def build_ground(name: str, lanes: Sequence[LaneStrip], marks: Sequence[MarkLine]) -> tuple[Polygons, Polygons]:
-    """(detail of the grass, everything paved with what is painted on it); `name` seeds the small variations.
+def build_ground(
+    name: str,
+    lanes: Sequence[LaneStrip],
+    marks: Sequence[MarkLine],
+    crosswalks: Sequence[np.ndarray] = (),
+    islands: Sequence[np.ndarray] = (),
+) -> tuple[Polygons, Polygons]:
+    """(detail of the grass, everything paved with what is painted on it); shadows belong between the two.
 
-    Shadows belong between the two.
+    Args:
+        name: seeds the small variations.
+        lanes, marks: of the town.
+        crosswalks: (4, 3) corners each, the first side along the road.
+        islands: (4, 3) corners each of further asphalt.
     """
     rng = np.random.default_rng(zlib.crc32(f"{name}/ground".encode()))
     soil, ground = PolygonBuilder(4), PolygonBuilder(4)
     _grass(soil, lanes, rng)
+    if islands:
+        for lane in lanes:
+            if lane.in_junction and lane.kind == "driving":
+                _surface(ground, _widened(lane, GAP_FILL_M), JUNCTION)  # where a gap is too narrow for an island
     for lane in lanes:
         if lane.kind == "sidewalk":
             _surface(ground, lane, SIDEWALK)
     for lane in lanes:
         if lane.kind == "sidewalk":
             # the traffic side of a sidewalk is its left edge, whichever way it is walked
-            _line(ground, lane.left_m, 0.18, KERB, 0.0, 70.0)
+            _line(ground, lane.left_m, 0.18, KERB, None, 70.0)
             _joints(ground, lane)
+    for island in islands:
+        ground.add(island, JUNCTION, to_m=260.0)
     for lane in lanes:
         if lane.kind != "sidewalk":
             _surface(ground, lane, JUNCTION if lane.in_junction else LANE_COLORS.get(lane.kind, ASPHALT))
@@ -67,8 +88,12 @@ def build_ground(name: str, lanes: Sequence[LaneStrip], marks: Sequence[MarkLine
             _wear(ground, lane, rng)
     for mark in marks:
         color = KERB if mark.kind == "curb" else YELLOW if mark.color == "yellow" else WHITE
-        _line(ground, mark.line_m, mark.width_m, color, DASH_M if mark.kind == "broken" else 0.0, MARK_RANGE_M)
-    _junction_marks(ground, lanes)
+        dash = {"broken": (DASH_M, GAP_M), "yield_line": (YIELD_DASH_M, YIELD_DASH_M)}.get(mark.kind)
+        _line(ground, mark.line_m, mark.width_m, color, dash, MARK_RANGE_M)
+    for crosswalk in crosswalks:
+        _stripes(ground, crosswalk)
+    if not crosswalks and not any(mark.kind in ("stop_line", "yield_line") for mark in marks):
+        _junction_marks(ground, lanes)
     return soil.build(), ground.build()
 
 
@@ -82,6 +107,12 @@ def _surface(ground: PolygonBuilder, lane: LaneStrip, color: Rgb) -> None:
         )
 
 
+def _widened(lane: LaneStrip, by_m: float) -> LaneStrip:
+    across = lane.right_m - lane.left_m
+    across *= by_m / np.maximum(np.linalg.norm(across, axis=1, keepdims=True), 1e-9)
+    return replace(lane, left_m=lane.left_m - across, right_m=lane.right_m + across)
+
+
 def _resample(line_m: np.ndarray, at_m: np.ndarray) -> np.ndarray:
     arc = np.concatenate([[0.0], np.cumsum(np.linalg.norm(np.diff(line_m, axis=0), axis=1))])
     return np.stack([np.interp(at_m, arc, line_m[:, k]) for k in range(3)], axis=1)
@@ -91,11 +122,19 @@ def _length(line_m: np.ndarray) -> float:
     return float(np.linalg.norm(np.diff(line_m, axis=0), axis=1).sum())
 
 
-def _line(ground: PolygonBuilder, line_m: np.ndarray, width_m: float, color: Rgb, dash_m: float, to_m: float) -> None:
-    """A painted line along a polyline; `dash_m` 0 is solid."""
-    if dash_m:
+def _line(
+    ground: PolygonBuilder,
+    line_m: np.ndarray,
+    width_m: float,
+    color: Rgb,
+    dash: tuple[float, float] | None,
+    to_m: float,
+) -> None:
+    """A painted line along a polyline; `dash` has the lengths of dash and gap, None is solid."""
+    if dash is not None:
+        dash_m, gap_m = dash
         length = _length(line_m)
-        starts = np.arange(GAP_M / 2, length - dash_m / 2, dash_m + GAP_M)
+        starts = np.arange(gap_m / 2, length - dash_m / 2, dash_m + gap_m)
         pieces = [_resample(line_m, np.array([s, min(s + dash_m, length)])) for s in starts]
     else:
         pieces = [line_m]
@@ -107,6 +146,16 @@ def _line(ground: PolygonBuilder, line_m: np.ndarray, width_m: float, color: Rgb
         left, right = piece - side * width_m / 2, piece + side * width_m / 2
         for i in range(len(piece) - 1):
             ground.add([left[i], left[i + 1], right[i + 1], right[i]], color, material=Material.PAINT, to_m=to_m)
+
+
+def _stripes(ground: PolygonBuilder, crosswalk_m: np.ndarray) -> None:
+    """Stripes along the road, side by side over its width."""
+    a, b, c, d = crosswalk_m
+    width = float(np.linalg.norm(d - a))
+    for start in np.arange(STRIPE_M / 2, width - STRIPE_M, 2 * STRIPE_M):
+        low, high = start / width, (start + STRIPE_M) / width
+        stripe = [a + low * (d - a), b + low * (c - b), b + high * (c - b), a + high * (d - a)]
+        ground.add(stripe, WHITE, material=Material.PAINT, to_m=90.0)
 
 
 def _joints(ground: PolygonBuilder, lane: LaneStrip) -> None:

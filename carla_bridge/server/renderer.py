@@ -45,7 +45,7 @@ class Renderer:
         self._background = Background()
         self._boxes = town.static_boxes
         self._street_lamps = StreetLamps(self._boxes)
-        soil, paving = build_ground(town.name, town.lanes, town.marks)
+        soil, paving = build_ground(town.name, town.lanes, town.marks, town.crosswalks, town.islands)
         solid, billboards = build_uprights(town.name, self._boxes)
         self._flat = bool(np.ptp(paving.anchors_m[:, 2]) < 0.05)
         self._ground_z_m = float(np.median(paving.anchors_m[:, 2]))

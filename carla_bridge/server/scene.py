@@ -183,11 +183,11 @@ class LaneStrip:
 
 @dataclass(frozen=True)
 class MarkLine:
-    """A painted line or kerb between two lanes.
+    """A painted line or kerb between two lanes, or across one.
 
     Attributes:
         line_m: (N, 3) middle of the line.
-        kind: `solid`, `broken` or `curb`; double lines are given as two.
+        kind: `solid`, `broken` or `curb`, double lines are given as two; `stop_line` or `yield_line` across a lane.
         color: `white` or `yellow`.
         width_m: width of the paint.
     """

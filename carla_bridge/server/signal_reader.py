@@ -36,6 +36,7 @@ NEAR_HEAD_M, FAR_HEAD_M, SIGN_HEAD_M = 2.7, 5.2, 2.3
 TRIGGER_BEFORE_M, TRIGGER_HALF_LENGTH_M, TRIGGER_HALF_HEIGHT_M = 1.5, 3.0, 1.5
 STOP_TRIGGER_HALF_M = 1.5
 LONGEST_ARM_M = 7.0
+HEAD_BEFORE_POLE_M = 0.25
 APPROACH_M = 60.0  # a signal further from its junction than this belongs to none
 WHEELS = (carla.LaneType.Driving, carla.LaneType.Parking, carla.LaneType.Shoulder, carla.LaneType.Biking)
 KINDS = {LIGHT_TYPE: SignalKind.TRAFFIC_LIGHT, STOP_TYPE: SignalKind.STOP, YIELD_TYPE: SignalKind.YIELD}
@@ -150,7 +151,8 @@ def _spec(
         TRIGGER_HALF_HEIGHT_M,
     )
     height = NEAR_HEAD_M if kind is SignalKind.TRAFFIC_LIGHT else SIGN_HEAD_M
-    posts = [Post((stand.x, stand.y, ground_z), (stand.x, stand.y, ground_z + height), yaw)]
+    dx, dy = ahead_m(yaw, -HEAD_BEFORE_POLE_M)
+    posts = [Post((stand.x, stand.y, ground_z), (stand.x + dx, stand.y + dy, ground_z + height), yaw)]
     if kind is SignalKind.TRAFFIC_LIGHT:
         posts += _far_post(carla_map, same_road, junction_id)
     stops = tuple(LaneStop(end.road_id, end.lane_id, end.s) for end in ends)
@@ -165,7 +167,7 @@ def _far_post(carla_map: carla.Map, ends: list[carla.Waypoint], junction_id: int
     """
     yaw = ends[0].transform.rotation.yaw
     a, b = ends[0].transform.location, ends[-1].transform.location
-    foot = _beside_exit(carla_map, ends[-1]) or _across(carla_map, b, yaw, junction_id)
+    foot = _beside_exit(carla_map, ends[-1], junction_id) or _across(carla_map, b, yaw, junction_id)
     if foot is None:
         return []
     left = ahead_m(yaw - 90.0, 1.0)
@@ -175,20 +177,10 @@ def _far_post(carla_map: carla.Map, ends: list[carla.Waypoint], junction_id: int
     return [Post((foot.x, foot.y, foot.z), head, yaw)]
 
 
-def _beside_exit(carla_map: carla.Map, end: carla.Waypoint) -> carla.Location | None:
+def _beside_exit(carla_map: carla.Map, end: carla.Waypoint, junction_id: int) -> carla.Location | None:
     """Right side of the road that leads straight on."""
-    yaw, place = end.transform.rotation.yaw, end
-    straight = False
-    for _ in range(int(2 * APPROACH_M)):
-        following = place.next(1.0)
-        if not following:
-            return None
-        place = min(following, key=lambda w: abs(wrap_deg(w.transform.rotation.yaw - yaw)))
-        if place.is_junction:
-            straight = True
-        elif straight:
-            break
-    if place.is_junction or abs(wrap_deg(place.transform.rotation.yaw - yaw)) > TURN_DEG:
+    place = _straight_on(end, junction_id)
+    if place is None:
         return None
     place = next(iter(place.next(1.5)), place)
     while (outer := place.get_right_lane()) is not None and outer.lane_type in WHEELS:
@@ -202,13 +194,29 @@ def _beside_exit(carla_map: carla.Map, end: carla.Waypoint) -> carla.Location | 
     return None
 
 
+def _straight_on(end: carla.Waypoint, junction_id: int) -> carla.Waypoint | None:
+    """Where the way out of the junction ahead begins that keeps the heading."""
+    for distance in range(1, int(2 * APPROACH_M)):
+        for place in end.next(float(distance)):
+            turn = wrap_deg(place.transform.rotation.yaw - end.transform.rotation.yaw)
+            leaves = not place.is_junction and any(_is_in(before, junction_id) for before in place.previous(1.5))
+            if leaves and abs(turn) < TURN_DEG:
+                return place
+    return None
+
+
+def _is_in(waypoint: carla.Waypoint, junction_id: int) -> bool:
+    return waypoint.is_junction and waypoint.junction_id == junction_id
+
+
 def _across(carla_map: carla.Map, start: carla.Location, yaw_deg: float, junction_id: int) -> carla.Location | None:
     """First free ground straight ahead beyond everything that belongs to the junction.
 
     Islands between its ways are no place for a pole that all of them must see.
     """
     line = [carla.Location(start.x + dx, start.y + dy, start.z) for dx, dy in _steps(yaw_deg)]
-    inside = [i for i, place in enumerate(line) if _junction_at(carla_map, place) == junction_id]
+    roads = [carla_map.get_waypoint(place, project_to_road=False) for place in line]
+    inside = [i for i, road in enumerate(roads) if road is not None and _is_in(road, junction_id)]
     if not inside:
         return None
     free = [place for place in line[inside[-1] + 1 :] if not on_road(carla_map, place)]
@@ -217,8 +225,3 @@ def _across(carla_map: carla.Map, start: carla.Location, yaw_deg: float, junctio
 
 def _steps(yaw_deg: float) -> list[tuple[float, float]]:
     return [ahead_m(yaw_deg, distance) for distance in np.arange(1.0, APPROACH_M, 0.5)]
-
-
-def _junction_at(carla_map: carla.Map, place: carla.Location) -> int | None:
-    waypoint = carla_map.get_waypoint(place, project_to_road=False)
-    return waypoint.junction_id if waypoint is not None and waypoint.is_junction else None

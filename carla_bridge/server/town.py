@@ -17,9 +17,10 @@ import carla
 import numpy as np
 
 from carla_bridge.server.ground import GroundHeight
+from carla_bridge.server.islands import find_islands
 from carla_bridge.server.opendrive_signals import has_signals, with_signals
 from carla_bridge.server.road_signals import SignalSpec
-from carla_bridge.server.scene import LaneStrip, MarkLine, StaticBox
+from carla_bridge.server.scene import LaneStrip, MarkLine, SignalKind, StaticBox
 from carla_bridge.server.scenery import build_scenery
 from carla_bridge.server.signal_reader import read_signals
 from wamdiff2_core.errors import UserError, did_you_mean
@@ -42,6 +43,7 @@ SAMPLE_STEP_M = 1.5
 MAX_SEGMENT_M = 12.0
 MAX_SAGITTA_M = 0.03
 MAX_SAG_M = 0.01
+STOP_LINE_SHARE, STOP_LINE_WIDTH_M = 0.94, 0.4  # of the lane's width; along the road
 SPAWN_STEP_M = 25.0
 SPAWN_END_GAP_M = 10.0
 _EPSILON_M = 1e-3  # CARLA assigns a joint to one of the two sections: stay inside of the one that is meant
@@ -130,10 +132,28 @@ class Town:
 
     @cached_property
     def marks(self) -> tuple[MarkLine, ...]:
-        """Painted lines and kerbs, by the file's `roadMark` elements."""
-        return tuple(
+        """Painted lines and kerbs, by the file's `roadMark` elements, and the stop lines of its signals."""
+        along = (
             mark for road in self._roads for section in self._sections(road) for mark in self._section_marks(*section)
         )
+        return (*along, *self._stop_lines())
+
+    @cached_property
+    def crosswalks(self) -> tuple[np.ndarray, ...]:
+        """Crosswalks, each (4, 3) corners in CARLA's world; the first side runs along the road."""
+        corners = [(c.x, c.y, c.z) for c in self.map.get_crosswalks()]
+        polygons, begin = [], 0
+        for i in range(1, len(corners)):
+            # the map gives one list for all; each polygon ends where it began
+            if i > begin and corners[i] == corners[begin]:
+                polygons.append(np.array(corners[begin:i]))
+                begin = i + 1
+        return tuple(polygon for polygon in polygons if len(polygon) == 4)
+
+    @cached_property
+    def islands(self) -> tuple[np.ndarray, ...]:
+        """Asphalt between the ways of junctions, as rectangles (4, 3)."""
+        return find_islands(self.lanes, self.ground_z_m)
 
     @cached_property
     def signals(self) -> tuple[SignalSpec, ...]:
@@ -154,6 +174,18 @@ class Town:
     def static_boxes(self) -> tuple[StaticBox, ...]:
         """Scenery beside the roads; depends on nothing but the town's name and file."""
         return build_scenery(self.name, self.lanes)
+
+    def _stop_lines(self) -> list[MarkLine]:
+        lines = []
+        for spec in self.signals:
+            for stop in spec.stops:
+                place = self.map.get_waypoint_xodr(stop.road_id, stop.lane_id, stop.s_m)
+                middle, right = place.transform.location, place.transform.get_right_vector()
+                reach = place.lane_width / 2 * STOP_LINE_SHARE
+                ends = [(middle.x + k * right.x, middle.y + k * right.y, middle.z) for k in (-reach, reach)]
+                kind = "yield_line" if spec.kind is SignalKind.YIELD else "stop_line"
+                lines.append(MarkLine(np.array(ends), kind, "white", STOP_LINE_WIDTH_M))
+        return lines
 
     def lane_polylines(self) -> list[np.ndarray]:
         """Edges of all driving lanes, each (N, 2) metres in CARLA's world, to draw a map from."""

@@ -134,6 +134,44 @@ def test_parking_lanes_lie_between_driving_lane_and_sidewalk(town: Town) -> None
         assert waypoint.get_right_lane().lane_type == carla.LaneType.Sidewalk
 
 
+def test_stop_lines_lie_across_the_lanes_that_have_to_stop(town: Town) -> None:
+    lines = [mark for mark in town.marks if mark.kind in ("stop_line", "yield_line")]
+    stops = [(spec.kind, stop) for spec in town.signals for stop in spec.stops]
+    assert len(lines) == len(stops)
+    for line, (kind, stop) in zip(lines, stops, strict=True):
+        assert line.kind == ("yield_line" if kind is SignalKind.YIELD else "stop_line")
+        middle = carla.Location(*line.line_m.mean(axis=0))
+        waypoint = town.map.get_waypoint(middle)
+        assert (waypoint.road_id, waypoint.lane_id) == (stop.road_id, stop.lane_id)
+        assert waypoint.transform.location.distance(middle) < 0.2
+        (x0, y0, _), (x1, y1, _) = line.line_m
+        across = carla.Vector3D(x1 - x0, y1 - y0, 0.0)
+        assert across.length() == pytest.approx(0.94 * 3.5, abs=0.01)
+        assert across.dot(waypoint.transform.get_forward_vector()) == pytest.approx(0.0, abs=0.02)
+
+
+def test_crosswalks_reach_from_kerb_to_kerb_between_stop_line_and_junction(town: Town) -> None:
+    assert len(town.crosswalks) == sum(spec.kind is SignalKind.TRAFFIC_LIGHT for spec in town.signals)
+    for corners in town.crosswalks:
+        along, across = np.linalg.norm(corners[1] - corners[0]), np.linalg.norm(corners[3] - corners[0])
+        assert along == pytest.approx(3.0, abs=0.01)
+        assert min(abs(across - width) for width in (7.0, 14.0, 17.0)) < 0.01  # 17 m with shoulders
+        waypoint = town.map.get_waypoint(carla.Location(*corners.mean(axis=0)))
+        assert not waypoint.is_junction
+        near = [waypoint.next(2.5)[0].is_junction, waypoint.previous(2.5)[0].is_junction]
+        assert near.count(True) == 1
+
+
+def test_gaps_between_the_ways_of_a_junction_are_found_and_nothing_else(town: Town) -> None:
+    assert len(town.islands) > 100
+    for island in town.islands:
+        # within the fan of ways: a junction on all sides, and no rectangle is bigger than such a gap
+        middle = carla.Location(*island.mean(axis=0))
+        assert town.map.get_waypoint(middle).transform.location.distance(middle) < 12
+        assert np.ptp(island, axis=0)[:2].prod() < 20
+    assert Town.load("Wamtown01").islands == ()
+
+
 def test_kinds_of_junctions_and_size(town: Town) -> None:
     arms = Counter()
     for before, inside in town.map.get_topology():
