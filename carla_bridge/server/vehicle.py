@@ -139,8 +139,9 @@ class Vehicle(Actor):
         c, s = math.cos(motion.yaw_rad), math.sin(motion.yaw_rad)
         sideways = motion.sideways_mps(self.model.wheelbase_m)
         forward, up = motion.speed_mps, self.fall_mps
-        if self.grounded and self._slope_rad:
-            forward, up = forward * math.cos(self._slope_rad), forward * math.sin(self._slope_rad)
+        if self.grounded and self.pose.pitch:  # the suspension smooths the edges of the ground
+            pitch_rad = math.radians(self.pose.pitch)
+            forward, up = forward * math.cos(pitch_rad), forward * math.sin(pitch_rad)
         vx, vy = forward * c - sideways * s, forward * s + sideways * c
         self.velocity = (vx, vy, up)
         self.acceleration = ((vx - before[0]) / dt_s, (vy - before[1]) / dt_s, (up - before[2]) / dt_s)
