@@ -45,6 +45,8 @@ T = TypeVar("T")
 EGO_BLUEPRINT = "vehicle.lincoln.mkz_2020"
 LOST_TIMEOUT_S = 1.0  # for putting back a server that does not answer
 # CARLA refuses to spawn a vehicle that touches the ground; the embedded server has no such trouble.
+HOLD = VehicleCommand(0.0, -3.0)
+WARM_UP_TICKS = 10  # sensors come alive within a few ticks: the start is at a multiple of this many
 SPAWN_LIFTS_M = (0.0, 0.2, 0.5)
 
 
@@ -78,8 +80,11 @@ class Simulation:
         timeout_s: float = 20.0,
         blueprint: str = EGO_BLUEPRINT,
         fault: Fault = no_fault,
+        fresh: bool = False,
     ) -> None:
         """Connect, load the town, spawn the ego vehicle and its sensors, and tick until every camera has fired once.
+
+        The ego vehicle stands with the brake on until it is told otherwise.
 
         Args:
             host, port: of the server.
@@ -92,6 +97,8 @@ class Simulation:
             blueprint: kind of the ego vehicle.
             fault: what is known about the server's failure, for one that this process has started: its end is noticed
                 within a quarter of a second, and not waited for until `timeout_s`.
+            fresh: load the town even if it is open, and be done a fixed number of ticks after that, so that lights,
+                weather and traffic are the same on every start.
 
         Raises:
             InfrastructureError: no server there, or it failed on the way.
@@ -110,6 +117,8 @@ class Simulation:
         try:
             self._call(lambda: self._connect(host, port, town), f"connecting to the CARLA server at {host}:{port}")
             self._call(self._synchronise, "world.apply_settings")
+            if fresh:
+                self._call(self._reload, "client.load_world")
             self._call(lambda: self._spawn_ego(ego_pose, blueprint), "spawning the ego vehicle")
             self._reader = SurroundingsReader(self._world, self.map, self.ego_id)
             self._mount_sensors(cameras, inertial)
@@ -252,6 +261,11 @@ class Simulation:
         settings.fixed_delta_seconds = self._fixed_delta_s
         self._world.apply_settings(settings)
 
+    def _reload(self) -> None:
+        """Begin the town anew; time stands still meanwhile, as the settings are kept."""
+        self._world = self._client.load_world(_short(self.map.name), False)
+        self.map = self._world.get_map()
+
     def _load(self, town: str) -> None:
         known = sorted({_short(name) for name in self._client.get_available_maps()})
         if _short(town) not in known:
@@ -281,6 +295,7 @@ class Simulation:
             raise UserError("ego pose", "a free place", pose, "another vehicle may stand there")
         steering = max(wheel.max_steer_angle for wheel in self._ego.get_physics_control().wheels)
         self.pedal_map = PedalMap(max_steer_rad=float(np.deg2rad(steering)))
+        self.apply(HOLD)
 
     def _mount_sensors(self, cameras: Sequence[CameraMount], inertial: bool) -> None:
         self._cameras = {mount.spec.name: mount for mount in cameras}
@@ -325,7 +340,7 @@ class Simulation:
             ticks += 1
             known = [stream.learn_phase(0.2) for stream in paced]
             live = all(self._arrived(name, frame) for name in steady)
-            if all(known) and live:
+            if all(known) and live and ticks % WARM_UP_TICKS == 0:
                 return
             if time.monotonic() > deadline and ticks > longest_period:
                 silent = [stream.name for stream, ok in zip(paced, known, strict=True) if not ok]

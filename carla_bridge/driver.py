@@ -148,7 +148,7 @@ class Driver:
         setup = RouteSetup(route, display[0].name if display else "", config.latency)
         with RouteRecorder(config.out / folder, route) as recorder, \
                 Simulation(*self._server, ego_pose=route.start, cameras=cameras, town=route.town,
-                           inertial=agent.needs.inertial, fault=self._server_fault) as simulation:
+                           inertial=agent.needs.inertial, fault=self._server_fault, fresh=True) as simulation:
             agent.start(route, simulation.map)
             criteria = RouteCriteria(route, simulation.map)
             run = RouteRun(setup, simulation, agent, criteria, recorder, on_progress=on_progress)

@@ -95,12 +95,13 @@ class AgentChoice:
         Raises:
             UserError: the checkpoint cannot be loaded.
         """
+        from carla_bridge.agents.expert.agent import PrivilegedExpert
         from carla_bridge.agents.in_process import ConstantVelocity, InProcessPlanner, NoPlanner, RouteOnly
         from wamdiff2_core.planner import make_planner
 
         if self.kind in BUILT_IN:
             made: dict[str, Callable[[], Agent]] = {
-                "none": NoPlanner, "expert": lambda: RouteOnly("expert"), "route-only": RouteOnly,
+                "none": NoPlanner, "expert": PrivilegedExpert, "route-only": RouteOnly,
                 "constant-velocity": ConstantVelocity,
             }
             return made[self.kind]()

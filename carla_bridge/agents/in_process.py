@@ -76,8 +76,8 @@ class InProcessPlanner(InProcessAgent):
 class RouteOnly(InProcessAgent):
     """Baseline: follows the route at a careful speed, and sees nothing of what is on it."""
 
-    def __init__(self, name: str = "route-only") -> None:
-        super().__init__(name, Needs())
+    def __init__(self) -> None:
+        super().__init__("route-only", Needs())
 
     def start(self, route: RoutePlan, carla_map: Any) -> None:
         """Take the route."""

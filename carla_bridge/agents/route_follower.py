@@ -9,6 +9,7 @@ answer is a function of what a planner is told. It does not brake for the route'
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,6 +19,7 @@ from wamdiff2_core.control.pure_pursuit import curvature_to
 from wamdiff2_core.types import EgoState, Pose2D, Waypoints
 
 GRID_M = 0.5
+STEP_S = 0.1
 
 
 class Route(Protocol):
@@ -64,9 +66,9 @@ class RouteFollower:
 
     def __init__(self, route: Route, config: FollowerConfig = FollowerConfig()) -> None:
         self.config = config
-        xy = _uniform(np.asarray(route.xy_m, dtype=np.float64), GRID_M)
+        xy = uniform(np.asarray(route.xy_m, dtype=np.float64), GRID_M)
         self._x, self._y = xy[:, 0].tolist(), xy[:, 1].tolist()
-        self._speed = _speed_profile(xy, config).tolist()
+        self._speed = speed_profile(xy, config).tolist()
         self._xy = xy
         self._progress_m: float | None = None
 
@@ -100,46 +102,68 @@ class RouteFollower:
             speed_mps: its forward speed; a negative one counts as standing.
             progress_m: arc length of its projection on the route (`project`).
         """
-        c = self.config
-        xs, ys, profile = self._x, self._y, self._speed
-        x, y, yaw, v = map_from_base.x_m, map_from_base.y_m, map_from_base.yaw_rad, max(0.0, speed_mps)
-        last = len(xs) - 2
-        i = min(last, max(0, int(progress_m / GRID_M)))
-        per_waypoint = max(1, math.ceil(c.dt_s / 0.1))
-        dt = c.dt_s / per_waypoint
-        points = []
-        for step in range(1, c.waypoints * per_waypoint + 1):
-            here = (xs[i] - x) ** 2 + (ys[i] - y) ** 2
-            while i < last:
-                following = (xs[i + 1] - x) ** 2 + (ys[i + 1] - y) ** 2
-                if following > here:
-                    break
-                i, here = i + 1, following
-            cos, sin = math.cos(yaw), math.sin(yaw)
-            along = cos * (x - xs[i]) + sin * (y - ys[i])
-            position = i + (along + c.min_lookahead_m + c.lookahead_s * v) / GRID_M
-            j = min(last, max(0, int(position)))
-            part = position - j
-            dx = xs[j] + part * (xs[j + 1] - xs[j]) - x
-            dy = ys[j] + part * (ys[j + 1] - ys[j]) - y
-            limit = min(c.max_curvature_radpm, c.max_recovery_mps2 / max(1e-3, v * v))
-            curvature = curvature_to(cos * dx + sin * dy, cos * dy - sin * dx, c.rear_axle_m)
-            curvature = max(-limit, min(limit, curvature))
-            wanted = profile[min(last, i + round(v * 0.2 / GRID_M))]
-            accel = max(-c.max_decel_mps2, min(c.max_accel_mps2, (wanted - v) / 0.4))
-            ahead, turn = (v + 0.5 * accel * dt) * dt, v * curvature * dt
-            middle = yaw + 0.5 * turn
-            x += ahead * math.cos(middle) - c.rear_axle_m * turn * math.sin(middle)
-            y += ahead * math.sin(middle) + c.rear_axle_m * turn * math.cos(middle)
-            yaw, v = yaw + turn, max(0.0, v + accel * dt)
-            if step % per_waypoint == 0:
-                points.append((x, y))
-        cos, sin = math.cos(map_from_base.yaw_rad), math.sin(map_from_base.yaw_rad)
-        offset = np.array(points) - [map_from_base.x_m, map_from_base.y_m]
-        return Waypoints(offset @ np.array([[cos, -sin], [sin, cos]]), c.dt_s)
+        c, profile, last = self.config, self._speed, len(self._x) - 2
+
+        def accel(step: int, index: int, v: float) -> float:
+            wanted = profile[min(last, index + round(v * 0.2 / GRID_M))]
+            return max(-c.max_decel_mps2, min(c.max_accel_mps2, (wanted - v) / 0.4))
+
+        return chase(self._x, self._y, progress_m, map_from_base, speed_mps, accel, c)
 
 
-def _uniform(xy_m: np.ndarray, spacing_m: float) -> np.ndarray:
+def chase(
+    xs: Sequence[float], ys: Sequence[float], progress_m: float, map_from_base: Pose2D, speed_mps: float,
+    accel: Callable[[int, int, float], float], config: FollowerConfig,
+) -> Waypoints:
+    """Roll a kinematic bicycle out along a path by pure pursuit.
+
+    Args:
+        xs, ys: the path, map frame, `GRID_M` apart.
+        progress_m: arc length of the vehicle's projection on it.
+        map_from_base: where the vehicle is.
+        speed_mps: its forward speed; a negative one counts as standing.
+        accel: acceleration in m/s^2 of a step of 0.1 s, from its number, the index of the path's nearest point and the
+            speed.
+        config: shape of the answer, and what limits the steering.
+    """
+    c = config
+    x, y, yaw, v = map_from_base.x_m, map_from_base.y_m, map_from_base.yaw_rad, max(0.0, speed_mps)
+    last = len(xs) - 2
+    i = min(last, max(0, int(progress_m / GRID_M)))
+    per_waypoint = max(1, math.ceil(c.dt_s / STEP_S))
+    dt = c.dt_s / per_waypoint
+    points = []
+    for step in range(1, c.waypoints * per_waypoint + 1):
+        here = (xs[i] - x) ** 2 + (ys[i] - y) ** 2
+        while i < last:
+            following = (xs[i + 1] - x) ** 2 + (ys[i + 1] - y) ** 2
+            if following > here:
+                break
+            i, here = i + 1, following
+        cos, sin = math.cos(yaw), math.sin(yaw)
+        along = cos * (x - xs[i]) + sin * (y - ys[i])
+        position = i + (along + c.min_lookahead_m + c.lookahead_s * v) / GRID_M
+        j = min(last, max(0, int(position)))
+        part = position - j
+        dx = xs[j] + part * (xs[j + 1] - xs[j]) - x
+        dy = ys[j] + part * (ys[j + 1] - ys[j]) - y
+        limit = min(c.max_curvature_radpm, c.max_recovery_mps2 / max(1e-3, v * v))
+        curvature = curvature_to(cos * dx + sin * dy, cos * dy - sin * dx, c.rear_axle_m)
+        curvature = max(-limit, min(limit, curvature))
+        pushed = accel(step, i, v)
+        ahead, turn = max(0.0, v + 0.5 * pushed * dt) * dt, v * curvature * dt
+        middle = yaw + 0.5 * turn
+        x += ahead * math.cos(middle) - c.rear_axle_m * turn * math.sin(middle)
+        y += ahead * math.sin(middle) + c.rear_axle_m * turn * math.cos(middle)
+        yaw, v = yaw + turn, max(0.0, v + pushed * dt)
+        if step % per_waypoint == 0:
+            points.append((x, y))
+    cos, sin = math.cos(map_from_base.yaw_rad), math.sin(map_from_base.yaw_rad)
+    offset = np.array(points) - [map_from_base.x_m, map_from_base.y_m]
+    return Waypoints(offset @ np.array([[cos, -sin], [sin, cos]]), c.dt_s)
+
+
+def uniform(xy_m: np.ndarray, spacing_m: float) -> np.ndarray:
     """Resample a polyline to equal arc spacing and carry it 40 m straight on, so a roll-out never meets its end."""
     steps = np.hypot(*np.diff(xy_m, axis=0).T)
     xy_m = xy_m[np.concatenate([[True], steps > 1e-6])]
@@ -150,7 +174,7 @@ def _uniform(xy_m: np.ndarray, spacing_m: float) -> np.ndarray:
     return np.stack([np.interp(grid, arc, xy_m[:, 0]), np.interp(grid, arc, xy_m[:, 1])], axis=1)
 
 
-def _speed_profile(xy_m: np.ndarray, config: FollowerConfig) -> np.ndarray:
+def speed_profile(xy_m: np.ndarray, config: FollowerConfig) -> np.ndarray:
     """(N,) speed limits: by curvature over 4 m of arc (shorter spans see the joints of a 1 m polyline), then lowered
     backwards so that each can be reached by comfortable braking."""
     half = round(2.0 / GRID_M)

@@ -1,0 +1,190 @@
+"""The privileged expert as an agent: what it may do is gathered as things ahead, and the nearest decides.
+
+A plan is a roll-out along the route, shifted by a detour when there is one, at speeds that the intelligent driver model
+finds behind leaders, lines and conflicts. A conflict is somebody whose forecast meets this roll-out; the vehicle then
+stops before the place, unless it is in it already, when the quickest way out is on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from carla_bridge.agents.agent import Needs, View
+from carla_bridge.agents.expert.idm import Ahead, IdmConfig, roll_speeds
+from carla_bridge.agents.expert.others import (
+    FORECAST_STEPS,
+    TIMES_S,
+    Discs,
+    Other,
+    OthersReader,
+    ego_discs,
+    forecast,
+)
+from carla_bridge.agents.expert.passing import Passing
+from carla_bridge.agents.expert.road import Road
+from carla_bridge.agents.expert.rules import RouteRules
+from carla_bridge.agents.in_process import InProcessAgent
+from carla_bridge.agents.route_follower import GRID_M, STEP_S, FollowerConfig, chase, speed_profile
+from carla_bridge.navigation import RoutePlan
+from wamdiff2_core.types import Plan, Pose2D, Waypoints
+
+SIDE_M, WALKER_SIDE_M = 0.2, 0.6  # free strip beside the vehicle that leaders and walkers count in
+CONFLICT_MARGIN_M = 0.35
+LEADER_TURN_RAD = math.radians(60.0)
+MAX_CONFLICTS = 4
+PATH_AHEAD_M = 60.0
+STYLE = FollowerConfig()
+
+
+class PrivilegedExpert(InProcessAgent):
+    """Drives by full knowledge. One object drives one route after another."""
+
+    def __init__(self, name: str = "expert", config: FollowerConfig = STYLE) -> None:
+        """Take a driving style: its cruise speed, lateral acceleration and the shape of answers."""
+        super().__init__(name, Needs(surroundings=True))
+        self._config, self._idm = config, IdmConfig()
+
+    def start(self, route: RoutePlan, carla_map: Any) -> None:
+        """Take the route."""
+        self._road = Road(route.xy_m)
+        self._limits = speed_profile(self._road.xy_m, self._config)
+        self._map = carla_map
+        self._readers: tuple[OthersReader, RouteRules, Passing] | None = None
+        self._progress_m = 0.0
+
+    def plan(self, view: View) -> Plan:
+        """The roll-out from where the vehicle is."""
+        return Plan(view.frame.stamp_ns, self._waypoints(view), source=self.name)
+
+    def _waypoints(self, view: View) -> Waypoints:
+        around, ego = view.surroundings, view.frame.ego
+        pose, speed = ego.map_from_base, max(0.0, ego.speed_mps)
+        half_m, half_width_m = around.ego.extent_m[:2]
+        if self._readers is None:
+            self._readers = (OthersReader(self._road), RouteRules(self._road, half_m),
+                             Passing(self._road, self._map, half_m, half_width_m))
+        reader, rules, passing = self._readers
+        self._progress_m = self._project(pose)
+        front_m = self._progress_m + half_m
+        others = reader.read(around, self._progress_m)
+        ahead = rules.stops(around, self._progress_m, speed)
+        waits, detour_mps = passing.update(others, self._progress_m, speed, rules.next_line_m(self._progress_m))
+        ahead += waits
+
+        grid = self._progress_m + np.arange(0.0, PATH_AHEAD_M, 1.0)
+        leaders = [other for other in others if self._leads(other, passing, front_m, half_width_m)]
+        ahead += [Ahead(max(other.rear_m, front_m + 0.05), max(0.0, other.along_mps), self._gap(other),
+                        other.actor.type_id) for other in leaders]
+
+        def limit(way_m: float) -> float:
+            return min(float(self._limits[self._road.index(self._progress_m + way_m)]), detour_mps)
+
+        rivals = [(other, forecast(other)) for other in others if other not in leaders and self._counts(other)]
+        for _ in range(MAX_CONFLICTS):
+            _, ways = roll_speeds(front_m, speed, limit, ahead, 2 * FORECAST_STEPS, STEP_S, self._idm)
+            s = self._progress_m + np.array(ways[1::2])
+            aside = passing.offsets(s) + self._aside(pose, passing, s)
+            own = ego_discs(self._road, s, aside, pose, (half_m, half_width_m))
+            stop = self._conflict(own, rivals, grid, passing, pose, front_m, (half_m, half_width_m), speed)
+            if stop is None or any(abs(stop.rear_m - known.rear_m) < 0.3 for known in ahead):
+                break
+            ahead.append(stop)
+        accels, _ = roll_speeds(front_m, speed, limit, ahead, FORECAST_STEPS, STEP_S, self._idm)
+        return self._roll(pose, speed, passing, accels)
+
+    def _roll(self, pose: Pose2D, speed: float, passing: Passing, accels: Sequence[float]) -> Waypoints:
+        """Waypoints along the shifted route, from the true pose."""
+        first = self._road.index(self._progress_m - 8.0)
+        last = self._road.index(self._progress_m + PATH_AHEAD_M)
+        s = np.arange(first, last + 1) * GRID_M
+        xy = self._road.places(s, passing.offsets(s))
+        gaps = np.hypot(xy[:, 0] - pose.x_m, xy[:, 1] - pose.y_m)
+        near = slice(0, min(len(xy), round(16.0 / GRID_M)))
+        progress_m = float(np.argmin(gaps[near])) * GRID_M
+        return chase(
+            xy[:, 0].tolist(), xy[:, 1].tolist(), progress_m, pose, speed,
+            lambda step, index, v: accels[min(step, len(accels)) - 1], self._config,
+        )
+
+    def _project(self, pose: Pose2D) -> float:
+        """Arc length of the vehicle; it moves on by no more than a few metres between two plans."""
+        first = self._road.index(self._progress_m - 5.0)
+        last = self._road.index(self._progress_m + 20.0) + 1
+        gaps = ((self._road.xy_m[first:last] - [pose.x_m, pose.y_m]) ** 2).sum(axis=1)
+        best = first + int(np.argmin(gaps))
+        offset = np.array([pose.x_m, pose.y_m]) - self._road.xy_m[best]
+        return max(0.0, best * GRID_M + float(offset @ self._road.along[best]))
+
+    def _aside(self, pose: Pose2D, passing: Passing, s_m: np.ndarray) -> np.ndarray:
+        """How far the vehicle still is off its line, fading over 10 m."""
+        best = self._road.index(self._progress_m)
+        offset = np.array([pose.x_m, pose.y_m]) - self._road.xy_m[best]
+        now = float(offset @ self._road.left[best]) - float(passing.offsets(np.array([self._progress_m]))[0])
+        return now * np.clip(1.0 - (s_m - self._progress_m) / 10.0, 0.0, 1.0)
+
+    @staticmethod
+    def _gap(other: Other) -> float:
+        return 2.5 if other.is_vehicle else 2.0
+
+    @staticmethod
+    def _counts(other: Other) -> bool:
+        """Whether a forecast of it means anything: things never move, and walkers who stand may go."""
+        return other.is_vehicle or other.is_walker
+
+    @staticmethod
+    def _leads(other: Other, passing: Passing, front_m: float, half_width_m: float) -> bool:
+        """Whether it is in the vehicle's own strip, ahead, and not just crossing it."""
+        middle_m = (other.rear_m + other.front_m) / 2
+        if other.front_m < front_m or middle_m < front_m - 1.0:
+            return False
+        offset = float(passing.offsets(np.array([max(other.rear_m, front_m)]))[0])
+        far = float(passing.offsets(np.array([other.front_m]))[0])
+        side = half_width_m + (WALKER_SIDE_M if other.is_walker else SIDE_M)
+        if not other.overlaps(min(offset, far) - side, max(offset, far) + side):
+            return False
+        leaving = abs(other.across_mps) > 0.7 and other.is_vehicle and abs(other.turned_rad) > LEADER_TURN_RAD
+        return not leaving
+
+    def _conflict(
+        self, own: Discs, rivals: Sequence[tuple[Other, Discs]], grid_m: np.ndarray, passing: Passing, pose: Pose2D,
+        front_m: float, extent_m: tuple[float, float], speed: float,
+    ) -> Ahead | None:
+        """Where to stop for the first meeting of the roll-out with somebody's forecast; None when all goes well."""
+        first: tuple[int, Other, Discs] | None = None
+        for other, discs in rivals:
+            if self._follows(other, passing, front_m, extent_m):
+                continue
+            margin = CONFLICT_MARGIN_M + (0.4 if other.is_walker else 0.0)
+            hits = np.flatnonzero(own.hits(discs, margin))
+            if len(hits) and (first is None or hits[0] < first[0]):
+                first = int(hits[0]), other, discs
+        if first is None:
+            return None
+        when, other, discs = first
+        # The strip that it needs, from a second before the meeting to a second after.
+        window = slice(max(0, when - 5), min(len(TIMES_S), when + 6))
+        strip = ego_discs(self._road, grid_m, passing.offsets(grid_m), pose, extent_m)
+        gaps = strip.centres_m[:, :, None, None] - discs.centres_m[None, None, window]
+        reach = strip.radius_m + discs.radius_m + CONFLICT_MARGIN_M
+        touched = (np.einsum("gktnc,gktnc->gktn", gaps, gaps) < reach**2).any(axis=(1, 2, 3))
+        if not touched.any():
+            return None
+        begins_m = float(grid_m[int(np.argmax(touched))]) + extent_m[0]
+        room_m = begins_m - front_m
+        if room_m < 0.5 and not (other.is_walker and other.front_m > front_m - 1.0):
+            return None  # in the midst of it: the way out is on
+        if speed**2 / (2.0 * max(room_m, 0.1)) > 9.0 and not other.is_walker and TIMES_S[when] > 2.0:
+            return None  # it cannot be stopped before, and there is time to be through
+        return Ahead(begins_m + 0.3, 0.0, 1.2, f"crossing {other.actor.type_id}")
+
+    @staticmethod
+    def _follows(other: Other, passing: Passing, front_m: float, extent_m: tuple[float, float]) -> bool:
+        """Whether it is behind in the same strip, and so has to look out itself."""
+        rear_m = front_m - 2 * extent_m[0]
+        offset = float(passing.offsets(np.array([front_m - extent_m[0]]))[0])
+        behind = (other.rear_m + other.front_m) / 2 < rear_m and abs(other.turned_rad) < LEADER_TURN_RAD
+        return behind and other.overlaps(offset - 1.2, offset + 1.2)

@@ -1,0 +1,281 @@
+"""Leaving the route's line for a while: around what stands on it, and out of the way of an emergency vehicle.
+
+A detour is a smooth sideways shift of the route between two arc lengths. Only one is driven at a time; it is begun when
+the lane that it needs is free for as long as it takes, and until then the vehicle waits with room to steer out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from carla_bridge.agents.expert.idm import Ahead
+from carla_bridge.agents.expert.others import STANDING_MPS, Other
+from carla_bridge.agents.expert.road import Road
+
+if TYPE_CHECKING:
+    import carla
+
+SIDE_GAP_M = 0.45  # to what is passed
+LANE_GAP_M = 0.1  # to the far edge of the lane that is used
+JOIN_M = 16.0  # obstacles this close behind one another are passed in one go
+WAIT_M = 9.0  # room to steer out that is kept while waiting
+LONGEST_CLUSTER_M = 90.0
+LOOK_M = 60.0
+SETTLED_S = 1.0  # something has stood this long before it counts as standing there
+QUEUE_M = 35.0  # vehicles this close before a light's line wait for it
+PASS_MPS = 6.0
+MEETING_S, MEETING_M = 1.5, 8.0  # spare time and room to oncoming traffic
+
+
+@dataclass(frozen=True)
+class Detour:
+    """A shift of the route to the left (positive) or right.
+
+    Attributes:
+        offset_m: how far.
+        begin_m, full_m, leave_m, end_m: arc lengths of the vehicle's middle: the shift grows from `begin` to `full` and
+            shrinks from `leave` to `end`.
+        oncoming: whether it uses a lane of the opposite direction.
+        yields_to: actor that is let by, or None.
+    """
+
+    offset_m: float
+    begin_m: float
+    full_m: float
+    leave_m: float
+    end_m: float
+    oncoming: bool = False
+    yields_to: int | None = None
+
+    def offsets(self, s_m: np.ndarray) -> np.ndarray:
+        """Shift at arc lengths."""
+        rising = np.clip((s_m - self.begin_m) / max(self.full_m - self.begin_m, 0.1), 0.0, 1.0)
+        falling = np.clip((self.end_m - s_m) / max(self.end_m - self.leave_m, 0.1), 0.0, 1.0)
+        share = np.minimum(rising, falling)
+        return self.offset_m * share**2 * (3.0 - 2.0 * share)
+
+
+@dataclass(frozen=True)
+class Side:
+    """A lane beside the route's.
+
+    Attributes:
+        room_m: how far from the route's line the vehicle may reach on that side.
+        usable: whether there is a lane at all to drive on.
+        oncoming: whether it is of the opposite direction.
+    """
+
+    room_m: float
+    usable: bool
+    oncoming: bool
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Obstacles that are passed in one go: their extent along and across the route."""
+
+    rear_m: float
+    front_m: float
+    right_m: float
+    left_m: float
+
+
+class Passing:
+    """Decides on detours along one route."""
+
+    def __init__(self, road: Road, carla_map: carla.Map, half_length_m: float, half_width_m: float) -> None:
+        self._road, self._map = road, carla_map
+        self._half_m, self._half_width_m = half_length_m, half_width_m
+        self.detour: Detour | None = None
+
+    def offsets(self, s_m: np.ndarray) -> np.ndarray:
+        """Shift of the route at arc lengths."""
+        return np.zeros_like(s_m) if self.detour is None else self.detour.offsets(s_m)
+
+    def update(
+        self, others: Sequence[Other], progress_m: float, speed_mps: float, next_line_m: float
+    ) -> tuple[list[Ahead], float]:
+        """Go on with the detour, or decide on one.
+
+        Args:
+            others: everything near the route.
+            progress_m: arc length of the vehicle's middle.
+            speed_mps: its speed.
+            next_line_m: arc length of the next light's stop line.
+
+        Returns:
+            Where to wait, if anything is waited for, and a limit of speed.
+        """
+        if self.detour is not None and progress_m > self.detour.end_m:
+            self.detour = None
+        if self.detour is not None and self.detour.yields_to is not None:
+            return [], self._let_by(others, progress_m, speed_mps)
+        if self.detour is None and self._make_way(others, progress_m, speed_mps):
+            return [], max(2.0, 0.6 * speed_mps)
+        cluster = self._cluster(others, progress_m, next_line_m)
+        if cluster is None:
+            return [], math.inf if self.detour is None else self._limit(self.detour)
+        if self.detour is not None:
+            if cluster.front_m + self._half_m + 1.0 > self.detour.leave_m:
+                self._extend(cluster)
+            return [], self._limit(self.detour)
+        detour = self._around(cluster, progress_m, speed_mps)
+        if detour is not None and self._free(detour, others, progress_m, speed_mps):
+            self.detour = detour
+            return [], self._limit(detour)
+        if detour is None:
+            return [], math.inf  # nothing can be done: whatever stands there is followed as any leader
+        return [Ahead(cluster.rear_m - WAIT_M + 2.0, 0.0, 2.0, "waits to pass")], math.inf
+
+    @staticmethod
+    def _limit(detour: Detour) -> float:
+        return PASS_MPS if abs(detour.offset_m) > 0.6 else math.inf
+
+    def _cluster(self, others: Sequence[Other], progress_m: float, next_line_m: float) -> Cluster | None:
+        """The first group of obstacles that stand in the way of the route's own line."""
+        reach = self._half_width_m + 0.25
+        standing = [
+            other for other in others
+            if other.front_m > progress_m - self._half_m and other.rear_m < progress_m + LOOK_M + LONGEST_CLUSTER_M
+            and self._stands(other, next_line_m)
+        ]
+        cluster: Cluster | None = None
+        for other in standing:
+            in_way = other.overlaps(-reach, reach)
+            if cluster is None:
+                if in_way and other.rear_m < progress_m + LOOK_M:
+                    cluster = Cluster(other.rear_m, other.front_m, other.right_m, other.left_m)
+            elif (in_way and other.rear_m - cluster.front_m < JOIN_M
+                  and other.front_m - cluster.rear_m < LONGEST_CLUSTER_M):
+                cluster = Cluster(
+                    cluster.rear_m, max(cluster.front_m, other.front_m), min(cluster.right_m, other.right_m),
+                    max(cluster.left_m, other.left_m),
+                )
+        return cluster
+
+    def _stands(self, other: Other, next_line_m: float) -> bool:
+        """Whether an actor is an obstacle to be passed, and not one that waits for something itself."""
+        if other.actor.type_id.startswith("static."):
+            return True
+        if not other.is_vehicle or other.standing_s < SETTLED_S or other.oncoming:
+            return False
+        return not -5.0 < next_line_m - other.front_m < QUEUE_M and other.actor.role_name != "background"
+
+    def _side(self, s_m: float, side: int) -> Side:
+        """What lies on one side of the route (+1 left, -1 right) at an arc length."""
+        import carla
+
+        x, y = self._road.xy_m[self._road.index(s_m)]
+        here = self._map.get_waypoint(carla.Location(float(x), float(-y), 0.0))
+        if here is None or here.is_junction:
+            return Side(0.0, False, False)
+        heading = -math.radians(here.transform.rotation.yaw)
+        along = float(self._road.yaw_rad[self._road.index(s_m)])
+        same_way = math.cos(heading - along) > 0
+        # To the left of the route is to the left of the lane when both go the same way.
+        lane = here.get_left_lane() if (side > 0) == same_way else here.get_right_lane()
+        own_m = here.lane_width / 2
+        if lane is None:
+            return Side(own_m, False, False)
+        oncoming = lane.lane_id * here.lane_id < 0
+        if lane.lane_type == carla.LaneType.Driving:
+            return Side(own_m + lane.lane_width, True, oncoming)
+        soft = lane.lane_type in (carla.LaneType.Shoulder, carla.LaneType.Parking, carla.LaneType.Biking)
+        return Side(own_m + (lane.lane_width if soft else 0.0), soft and not oncoming, False)
+
+    def _around(self, cluster: Cluster, progress_m: float, speed_mps: float) -> Detour | None:
+        """The shorter way around that fits on the road: past the left side or past the right."""
+        found: list[tuple[float, Detour]] = []
+        for side in (1, -1):
+            edge = cluster.left_m if side > 0 else -cluster.right_m
+            offset = max(0.0, edge + self._half_width_m + SIDE_GAP_M)
+            places = np.linspace(cluster.rear_m, cluster.front_m, 3)
+            lanes = [self._side(float(s), side) for s in places]
+            room = min(lane.room_m for lane in lanes)
+            if offset + self._half_width_m + LANE_GAP_M > room:
+                continue
+            needs_lane = offset + self._half_width_m > 1.75
+            if needs_lane and not all(lane.usable for lane in lanes):
+                continue
+            oncoming = needs_lane and any(lane.oncoming for lane in lanes)
+            run_m = min(30.0, max(10.0, 2.2 * speed_mps)) * min(1.0, 0.4 + offset / 3.5)
+            full_m = cluster.rear_m - self._half_m - 1.0
+            begin_m = max(progress_m + 0.5, full_m - run_m)
+            leave_m = cluster.front_m + self._half_m + 1.0
+            detour = Detour(side * offset, begin_m, full_m, leave_m, leave_m + max(run_m, 12.0), oncoming)
+            found.append((offset + (3.0 if oncoming else 0.0), detour))
+        # With less room than this the vehicle cannot steer out any more.
+        fits = [item for item in found if item[1].full_m - item[1].begin_m > 3.0]
+        return min(fits or found, key=lambda item: item[0])[1] if found else None
+
+    def _extend(self, cluster: Cluster) -> None:
+        assert self.detour is not None
+        d = self.detour
+        leave_m = cluster.front_m + self._half_m + 1.0
+        reach = cluster.left_m if d.offset_m > 0 else -cluster.right_m
+        offset = max(abs(d.offset_m), reach + self._half_width_m + SIDE_GAP_M)
+        self.detour = Detour(math.copysign(offset, d.offset_m), d.begin_m, d.full_m, leave_m,
+                             leave_m + (d.end_m - d.leave_m), d.oncoming, d.yields_to)
+
+    def _free(self, detour: Detour, others: Sequence[Other], progress_m: float, speed_mps: float) -> bool:
+        """Whether nobody else needs the strip that a detour takes, while it takes it."""
+        right = detour.offset_m - self._half_width_m - 0.3
+        left = detour.offset_m + self._half_width_m + 0.3
+        way_m = detour.end_m - progress_m
+        mean_mps = max(2.0, 0.5 * (min(speed_mps, PASS_MPS) + PASS_MPS))
+        lasts_s = way_m / mean_mps + MEETING_S
+        for other in others:
+            if not other.is_vehicle or not other.overlaps(right, left) or other.actor.speed_mps < STANDING_MPS:
+                continue
+            if other.overlaps(-0.5, 0.5) and not other.oncoming:
+                continue  # in the own lane
+            if other.oncoming or other.along_mps < -0.5:
+                if other.front_m > progress_m and other.rear_m + other.along_mps * lasts_s < detour.end_m + MEETING_M:
+                    return False
+            elif other.front_m > progress_m - self._half_m - 2.0 and other.rear_m < progress_m + self._half_m + 4.0:
+                return False
+            elif other.front_m <= progress_m - self._half_m - 2.0:
+                gap_m = progress_m - self._half_m - other.front_m
+                if gap_m < 4.0 + 3.0 * max(0.0, other.along_mps - speed_mps):
+                    return False
+        return True
+
+    def _make_way(self, others: Sequence[Other], progress_m: float, speed_mps: float) -> bool:
+        """Begin to leave the lane to an emergency vehicle that comes up behind."""
+        behind = [
+            other for other in others
+            if other.is_emergency and other.actor.speed_mps > 1.0 and not other.oncoming
+            and progress_m - 55.0 < other.front_m < progress_m and other.overlaps(-1.5, 1.5)
+        ]
+        if not behind:
+            return False
+        for side in (-1, 1):
+            lane = self._side(progress_m + 12.0, side)
+            if not lane.usable or lane.oncoming:
+                continue
+            offset = side * 3.5
+            run_m = min(30.0, max(12.0, 2.2 * speed_mps))
+            detour = Detour(offset, progress_m + 0.5, progress_m + run_m, math.inf, math.inf,
+                            yields_to=behind[-1].actor.id)
+            if self._free(Detour(offset, progress_m, progress_m + run_m, 0.0, progress_m + 2 * run_m), [
+                other for other in others if other.actor.id != behind[-1].actor.id
+            ], progress_m, speed_mps):
+                self.detour = detour
+                return True
+        return False
+
+    def _let_by(self, others: Sequence[Other], progress_m: float, speed_mps: float) -> float:
+        """Stay aside until the emergency vehicle is past; a limit of speed meanwhile."""
+        assert self.detour is not None
+        d = self.detour
+        passed = next((other for other in others if other.actor.id == d.yields_to), None)
+        if passed is None or passed.rear_m > progress_m + self._half_m + 8.0 or passed.actor.speed_mps < STANDING_MPS:
+            leave_m = max(progress_m + 2.0, d.full_m)
+            self.detour = Detour(d.offset_m, d.begin_m, d.full_m, leave_m, leave_m + max(14.0, 2.2 * speed_mps))
+            return PASS_MPS
+        return max(1.5, 0.6 * passed.actor.speed_mps)
