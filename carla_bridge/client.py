@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, TypeVar
@@ -188,6 +188,18 @@ class Simulation:
             gnss=gnss_from_carla(taken["gnss"]) if "gnss" in taken else None,
             collisions=tuple(collision_from_carla(event) for event in self._streams["collision"].drain()),
         )
+
+    def set_weather(self, values: Mapping[str, float]) -> None:
+        """Set the weather from the next tick on.
+
+        Args:
+            values: fields of `carla.WeatherParameters`; all others are as on a clear day, with the sun 70 degrees high
+                and half the sky clouded, which is what Bench2Drive's routes without weather have.
+        """
+        weather = carla.WeatherParameters(sun_altitude_angle=70.0, cloudiness=50.0)
+        for name, value in values.items():
+            setattr(weather, name, value)
+        self._call(lambda: self._world.set_weather(weather), "world.set_weather")
 
     def speed_limit_mps(self) -> float:
         """Speed limit where the ego vehicle is; 0 when none is known."""

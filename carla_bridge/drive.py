@@ -67,9 +67,9 @@ class Drive:
         display.note("planning routes")
         routes = driver.plan(self._specs)
         save_lanes(self._config.out, driver.maps)
-        for route in routes:
+        for spec, route in zip(self._specs, routes, strict=True):
             display.begin_route()
-            result = driver.drive(route, f"routes/{route.route_id}", display.update)
+            result = driver.drive(spec, route, f"routes/{route.route_id}", display.update)
             display.end_route(result)
             self._results = replace(self._results, routes=(*self._results.routes, result), source=driver.source)
             self._results.save(self._config.out)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from carla_bridge.bridge_node import BridgeNode
     from carla_bridge.navigation import RoutePlan
     from carla_bridge.route_file import RouteSpec
+    from carla_bridge.route_planner import RoutePlanner
 
 DISPLAY_SIZE_PX = (640, 320)
 
@@ -98,6 +99,7 @@ class Driver:
         self._address = parse_address(config.carla) if config.carla else None
         self._server_fault: Fault = no_fault
         self._stack = ExitStack()
+        self._planners: dict[str, RoutePlanner] = {}
         self.maps: dict[str, Any] = {}
         self.source = ""
 
@@ -122,25 +124,27 @@ class Driver:
         """
         from carla_bridge.route_planner import RoutePlanner
 
-        planners: dict[str, RoutePlanner] = {}
         for spec in specs:
             if spec.town not in self.maps:
                 self.maps[spec.town] = _server_map(self._server, spec, self._server_fault)
-            if spec.town not in planners:
-                planners[spec.town] = RoutePlanner(self.maps[spec.town])
-        return [planners[spec.town].plan(spec) for spec in specs]
+                self._planners[spec.town] = RoutePlanner(self.maps[spec.town])
+        return [self._planners[spec.town].plan(spec) for spec in specs]
 
-    def drive(self, route: RoutePlan, folder: str, on_progress: Callable[[Progress], None]) -> RouteResult:
-        """Drive a route from its start to its verdict.
+    def drive(
+        self, spec: RouteSpec, route: RoutePlan, folder: str, on_progress: Callable[[Progress], None]
+    ) -> RouteResult:
+        """Drive a route from its start to its verdict, with its scenarios and in its weather.
 
         Args:
-            route: the path.
+            spec: the route as its file says it.
+            route: its path, as `plan` has made it.
             folder: of its files, relative to the run folder.
             on_progress: told of every tick.
         """
         from carla_bridge.client import CameraMount, Simulation
         from carla_bridge.criteria import RouteCriteria
         from carla_bridge.recorder import RouteRecorder
+        from carla_bridge.scenarios.engine import ScenarioEngine
 
         config, agent = self._config, self._agent
         display = (config.display_camera,) if config.video else ()
@@ -149,9 +153,11 @@ class Driver:
         with RouteRecorder(config.out / folder, route) as recorder, \
                 Simulation(*self._server, ego_pose=route.start, cameras=cameras, town=route.town,
                            inertial=agent.needs.inertial, fault=self._server_fault, fresh=True) as simulation:
+            simulation.set_weather(spec.weathers[0].values if spec.weathers else {})
             agent.start(route, simulation.map)
-            criteria = RouteCriteria(route, simulation.map)
-            run = RouteRun(setup, simulation, agent, criteria, recorder, on_progress=on_progress)
+            scenarios = ScenarioEngine(simulation, route, spec, self._planners[spec.town], config.seed)
+            criteria = RouteCriteria(route, simulation.map, scenarios)
+            run = RouteRun(setup, simulation, agent, criteria, recorder, scenarios, on_progress)
             result = run.drive()
         self.source = run.source or self.source
         return replace(result, folder=folder)

@@ -45,6 +45,7 @@ class Outcome(StrEnum):
     TIMEOUT = "timeout"
     PLANNER_LOST = "planner lost"
     AGENT_CRASHED = "agent crashed"
+    VOID = "void"  # a scenario of the route could not be played: there is nothing to judge
     SERVER_LOST = "server lost"
     INTERRUPTED = "interrupted"
 

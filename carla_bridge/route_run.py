@@ -22,6 +22,7 @@ from carla_bridge.navigation import Navigator, RoutePlan
 from carla_bridge.planner_loss import PlannerLoss
 from carla_bridge.recorder import RouteRecorder
 from carla_bridge.results import Infraction, Outcome, PlanRecord, RouteResult, Tick, Verdict
+from carla_bridge.scenarios.places import ScenarioError
 from wamdiff2_core.control.controller import Controller, PlanInMap
 from wamdiff2_core.errors import InfrastructureError, UserError
 from wamdiff2_core.types import EgoState, Navigation, Plan, VehicleCommand
@@ -39,6 +40,7 @@ FAILURES = {
     Outcome.PLANNER_LOST: RouteStatus.AGENT_CRASHED,
     Outcome.AGENT_CRASHED: RouteStatus.AGENT_CRASHED,
     Outcome.SERVER_LOST: RouteStatus.SIMULATION_CRASHED,
+    Outcome.VOID: RouteStatus.SIMULATION_CRASHED,
     Outcome.INTERRUPTED: RouteStatus.FAILED,
 }
 
@@ -66,6 +68,7 @@ class Criteria(Protocol):
 class Scenarios(Protocol):
     """What happens on the way; `scenarios.engine.ScenarioEngine` makes it happen."""
 
+    def set_up(self, around: Any) -> None: ...
     def step(self, around: Any) -> None: ...
     def disturb(self, command: VehicleCommand) -> VehicleCommand: ...
     def close(self) -> None: ...
@@ -73,6 +76,9 @@ class Scenarios(Protocol):
 
 class Uneventful:
     """A route without scenarios."""
+
+    def set_up(self, around: Any) -> None:
+        """Nothing is put."""
 
     def step(self, around: Any) -> None:
         """Nothing happens."""
@@ -135,7 +141,7 @@ class RouteRun:
             agent: already started on the route.
             criteria: judge of this route.
             recorder: of the route's files.
-            scenarios: already set up; None for a route without any.
+            scenarios: of this route; None for a route without any.
             on_progress: told of every tick.
         """
         self.source = ""
@@ -159,12 +165,15 @@ class RouteRun:
     def drive(self) -> RouteResult:
         """Drive until the verdict.
 
-        A lost server, an agent that raises, or Ctrl-C ends the route with what was driven so far, and a result.
+        A lost server, an agent that raises, a scenario that cannot be played, or Ctrl-C ends the route with what was
+        driven so far, and a result.
         """
         try:
             verdict = self._loop()
         except InfrastructureError as error:
             verdict = Verdict(Outcome.SERVER_LOST, str(error))
+        except ScenarioError as error:
+            verdict = Verdict(Outcome.VOID, str(error))
         except AgentError as error:
             verdict = Verdict(Outcome.AGENT_CRASHED, str(error))
         except KeyboardInterrupt:
@@ -173,6 +182,7 @@ class RouteRun:
         return self._result(verdict)
 
     def _loop(self) -> Verdict:
+        self._scenarios.set_up(self._world.surroundings())
         frame = self._first_frame()
         self._start_ns = frame.stamp_ns
         while True:

@@ -59,11 +59,11 @@ class EvaluationDisplay:
         self._open -= attempt.kind is not Kind.INFRASTRUCTURE
         name = attempt.job.name(self._evaluation.repeats)
         if attempt.result is None:
-            line = Text.assemble((f"! {name:<8}", "bold"), (f"{attempt.kind}: ", STYLES[attempt.kind]), attempt.reason)
+            line = Text.assemble((f"! {name:<8} ", "bold"), (f"{attempt.kind}: ", STYLES[attempt.kind]), attempt.reason)
         else:
             style = "green" if attempt.result.completed else "red"
             line = Text.assemble(
-                ("✓ " if attempt.result.completed else "✗ ", f"bold {style}"), (f"{name:<8}", "bold"),
+                ("✓ " if attempt.result.completed else "✗ ", f"bold {style}"), (f"{name:<8} ", "bold"),
                 f"{attempt.result.completion_pct:5.1f} %  ", (str(attempt.result.outcome), style),
                 (f"  {attempt.reason}, {attempt.wall_s:.0f} s wall", "dim"),
             )

@@ -70,11 +70,13 @@ def _drive(task: Task, folder: Path, blank: Attempt) -> Attempt:
     with Driver(config, spec.town) as driver:
         route, = driver.plan([spec])
         save_lanes(folder, driver.maps)
-        result = driver.drive(route, "", Heartbeat(folder).beat)
+        result = driver.drive(spec, route, "", Heartbeat(folder).beat)
         fault = driver.agent_fault()
     done = replace(blank, source=driver.source, reason=result.reason)
     if result.outcome in (Outcome.SERVER_LOST, Outcome.INTERRUPTED):
         return done
+    if result.outcome is Outcome.VOID:
+        return replace(done, kind=Kind.UNUSABLE)
     if fault:  # whatever the vehicle did after that, it was not driven by the agent
         return replace(done, reason=f"{fault}; {result.reason}")
     return replace(done, kind=Kind.DRIVEN, result=replace(result, repeat=task.repeat))
