@@ -74,7 +74,7 @@ def test_cameras_come_exactly_at_their_own_pace_with_the_stamp_of_the_frame(simu
 
 
 def test_a_left_turn_is_left_in_every_sensor(simulation: Simulation) -> None:
-    for _ in range(30):
+    for _ in range(34):
         simulation.apply(VehicleCommand(0.0, 2.0))
         frame = simulation.tick()
     yaw = frame.ego.map_from_base.yaw_rad
