@@ -38,3 +38,12 @@ def test_long_run_reports_memory_twice_a_minute_and_goes_through_actors(town: wo
     reports = list(itertools.islice(world_speed.long_run(town, 0.02, 0, rendering=False), 2))
     assert [round(seconds) for seconds, _ in reports] == [30, 60]
     assert all(megabytes > 10 for _, megabytes in reports)
+
+
+def test_growth_compares_the_peaks_of_two_windows_not_two_moments() -> None:
+    caches = [200.0, 210.0, 205.0, 220.0] * 25
+    assert world_speed.growth(caches) == (220.0, 220.0, 0.0)
+    leaking = [200.0 + 0.1 * i for i in range(100)]
+    settled, end, grown = world_speed.growth(leaking)
+    assert (settled, end) == pytest.approx((203.4, 209.9))
+    assert grown > world_speed.GROWTH_LIMIT
