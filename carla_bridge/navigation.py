@@ -21,6 +21,15 @@ CHANGES = (NavCommand.CHANGE_LEFT, NavCommand.CHANGE_RIGHT)
 
 
 @dataclass(frozen=True)
+class Manoeuvre:
+    """A junction or a lane change of a route: from where to where it lasts, arc lengths, and its command."""
+
+    start_m: float
+    end_m: float
+    command: NavCommand
+
+
+@dataclass(frozen=True)
 class RoutePlan:
     """A dense path to drive, in the map frame (CARLA's world with y negated).
 
@@ -34,6 +43,7 @@ class RoutePlan:
             FOLLOW.
         length_m: arc length from the start to the goal; the path goes on beyond it.
         lanes: (road id, lane id) of the lanes from start to goal, in order.
+        manoeuvres: junctions and lane changes, in order; the commands announce them.
     """
 
     route_id: str
@@ -44,6 +54,7 @@ class RoutePlan:
     commands: tuple[NavCommand, ...]
     length_m: float
     lanes: tuple[tuple[int, int], ...] = ()
+    manoeuvres: tuple[Manoeuvre, ...] = ()
     arc_m: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:

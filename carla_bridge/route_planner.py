@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from carla_bridge.maps.lane_graph import LaneGraph, Piece, Place
-from carla_bridge.navigation import RoutePlan
+from carla_bridge.navigation import Manoeuvre, RoutePlan
 from carla_bridge.route_file import RouteSpec
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.frames import flip_y
@@ -78,6 +78,7 @@ class RoutePlanner:
             commands=path.commands(arc),
             length_m=float(goal_arc),
             lanes=tuple(lanes),
+            manoeuvres=tuple(path.manoeuvres()),
         )
 
     def _match(self, spec: RouteSpec) -> list[Piece]:
@@ -175,6 +176,10 @@ class _Path:
                 )
                 self._junctions.append((float(arc[starts[i]]), float(arc[starts[j] - 1]), command))
             i = max(j, i + 1)
+
+    def manoeuvres(self) -> list[Manoeuvre]:
+        """Junctions and lane changes in order."""
+        return sorted((Manoeuvre(*item) for item in [*self._changes, *self._junctions]), key=lambda m: m.start_m)
 
     def commands(self, arc_m: np.ndarray) -> tuple[NavCommand, ...]:
         """The command at each arc length."""

@@ -1,8 +1,11 @@
-"""The two route files of Wamtown01: `demo.xml`, which is driven and scored, and `train.xml`, which is learnt from.
+"""The route files that are shipped; here the two of Wamtown01, which have no scenarios.
+
+`demo.xml` is driven and scored, `train.xml` is learnt from.
 
 A route is a walk over junctions. Training walks cover every movement (road, junction, next road) of the town, but none
 of them takes the roads of a demonstration route in a row: each turn of the demonstration has been seen, the drive has
-not. Run `python -m carla_bridge.route_sets carla_bridge/routes` to write both files again; they come out the same.
+not. Run `python -m carla_bridge.route_sets carla_bridge/routes` to write these and the sets of `scenario_sets` again;
+they come out the same.
 """
 
 from __future__ import annotations
@@ -145,7 +148,8 @@ def routes_xml(
 
 
 def build_route_files() -> dict[str, str]:
-    """Text of both files by file name."""
+    """Text of all files by file name."""
+    from carla_bridge.scenario_sets import build_sets
     from carla_bridge.server.town import Town
 
     town = Town.load(WAMTOWN01.name)
@@ -155,13 +159,14 @@ def build_route_files() -> dict[str, str]:
     demo = demo_walks(network)
     train = training_walks(network, lengths, [walk.moves for walk in demo])
     return {
+        **build_sets(),
         "demo.xml": routes_xml(town.map, town.name, demo, lengths, 1),
         "train.xml": routes_xml(town.map, town.name, train, lengths, 100),
     }
 
 
 def main(folder: Path) -> None:
-    """Write both route files into a folder."""
+    """Write all route files into a folder."""
     for name, text in build_route_files().items():
         (folder / name).write_text(text, encoding="utf-8")
 
