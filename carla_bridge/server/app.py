@@ -23,7 +23,8 @@ from carla_bridge.server.rpc import RpcConnection
 from carla_bridge.server.signals import place_signals
 from carla_bridge.server.streams import StreamHub
 from carla_bridge.server.town_library import TownLibrary
-from carla_bridge.server.world import RendererLike, TownLike, World
+from carla_bridge.server.town_renderers import RendererLike, TownLike
+from carla_bridge.server.world import World
 from wamdiff2_core.errors import InfrastructureError, UserError
 
 LOG = logging.getLogger(__name__)

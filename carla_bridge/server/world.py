@@ -7,14 +7,12 @@ every measurement that is due; all of it carries the same frame number and is ha
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from carla_bridge.server import looks, sensing, wire
 from carla_bridge.server.actors import SPECTATOR, Actor, Sensor, has_stream, make_actor
@@ -24,45 +22,19 @@ from carla_bridge.server.dialect import DEFAULT_VERSION, DIALECTS, Dialect
 from carla_bridge.server.physics import Physics
 from carla_bridge.server.poses import Pose
 from carla_bridge.server.ray_scene import RayScene, RayScenery
-from carla_bridge.server.scene import RenderActor, RenderCamera, RenderSignal, StaticBox
+from carla_bridge.server.scene import RenderCamera
 from carla_bridge.server.sensors import GeoReference
 from carla_bridge.server.speed_limits import SpeedLimits
 from carla_bridge.server.streams import StreamHub
+from carla_bridge.server.town_renderers import RendererLike, TownLike, TownRenderers
 from carla_bridge.server.weather import CLEAR_NOON, Weather
 
 if TYPE_CHECKING:
-    from carla_bridge.server.road_signals import SignalSpec
     from carla_bridge.server.signals import SignalControl
 
 DEFAULT_DELTA_S = 0.05
-KEPT_RENDERERS = 3
 FRESH_GRAVES = 256  # destroyed actors that are kept as they were
 DEPOSITS, WETNESS = 2, 9  # places in the list of weather parameters
-LAYOUT_THREAD = "town-layout"
-
-
-class TownLike(Protocol):
-    """What the world needs of a town."""
-
-    @property
-    def name(self) -> str:
-        """Last part of the map name."""
-
-    @property
-    def opendrive(self) -> str:
-        """OpenDRIVE text."""
-
-    @property
-    def spawn_points(self) -> Sequence[Any]:
-        """Objects like `carla.Transform`."""
-
-    @property
-    def static_boxes(self) -> Sequence[StaticBox]:
-        """Scenery that can be hit."""
-
-    @property
-    def signals(self) -> Sequence[SignalSpec]:
-        """Traffic lights and signs."""
 
 
 class Stepper(Protocol):
@@ -70,20 +42,6 @@ class Stepper(Protocol):
 
     def step(self, dt_s: float) -> None:
         """Advance by one tick, before actors move."""
-
-
-class RendererLike(Protocol):
-    """What the world needs of a renderer."""
-
-    def render(
-        self,
-        camera: RenderCamera,
-        actors: Sequence[RenderActor] = (),
-        signals: Sequence[RenderSignal] = (),
-        weather: Weather = CLEAR_NOON,
-        time_s: float = 0.0,
-    ) -> Any:
-        """(height, width, 4) uint8 BGRA."""
 
 
 @dataclass
@@ -132,7 +90,7 @@ class World:
         dialect: Dialect = DIALECTS[DEFAULT_VERSION],
     ) -> None:
         self.hub, self.seed, self.town_names, self.dialect = hub, seed, town_names, dialect
-        self.load_town, self.parse_town, self._make_renderer = load_town, parse_town, make_renderer
+        self.load_town, self.parse_town = load_town, parse_town
         self._make_signals, self._make_traffic = make_signals, make_traffic
         self.signals: SignalControl | None = None
         self.traffic: Stepper | None = None
@@ -151,9 +109,9 @@ class World:
         self._last_state: bytes | None = None
         self._flags = wire.MAP_CHANGED
         self.spectator = self.add(Actor(self.take_id(), SPECTATOR, [0, SPECTATOR.id, []], Pose(z=20.0, pitch=-45.0)))
-        self._renderers: dict[str, Future[RendererLike]] = {}  # by OpenDRIVE text, for a quick way back
+        self._renderers = TownRenderers(make_renderer)
         self._enter(town)
-        self._renderer.result()
+        self._renderers.current()
         hub.on_subscribe = self._on_subscribe
         self._populate()
         self.step(DEFAULT_DELTA_S)
@@ -164,11 +122,7 @@ class World:
         self.town = town
         self.physics = Physics(town.static_boxes, getattr(town, "ground_z_m", None))
         self._rays = RayScenery(town.static_boxes, getattr(town, "ground_z_m", None))
-        # Laying out a town takes seconds, and a client gives a request no more than that.
-        if town.opendrive not in self._renderers:
-            self._renderers = dict(list(self._renderers.items())[1 - KEPT_RENDERERS :])
-            self._renderers[town.opendrive] = _in_background(lambda: self._make_renderer(town))
-        self._renderer = self._renderers[town.opendrive]
+        self._renderers.enter(town)
         road_at = getattr(town, "road_at", None)
         self._speed_limits = SpeedLimits(town.opendrive, road_at) if road_at is not None else None
         self.geo_reference = GeoReference.of(town.opendrive)
@@ -345,23 +299,4 @@ class World:
         actors = self.actors.values()
         seen, signals = looks.bodies(actors, sensor.parent), looks.signals(actors)
         weather = Weather.from_protocol(self.weather)
-        return self._renderer.result().render(camera, seen, signals, weather, self.time_s).tobytes()
-
-
-def _in_background(make: Callable[[], RendererLike]) -> Future[RendererLike]:
-    """Run `make` in a thread that does not hold up the end of the program."""
-    future: Future[RendererLike] = Future()
-
-    def work() -> None:
-        try:
-            future.set_result(make())
-        except Exception as error:
-            future.set_exception(error)
-
-    threading.Thread(target=work, name=LAYOUT_THREAD, daemon=True).start()
-    return future
-
-
-def laying_out() -> bool:
-    """Whether a town is being laid out in the background."""
-    return any(thread.name == LAYOUT_THREAD for thread in threading.enumerate())
+        return self._renderers.current().render(camera, seen, signals, weather, self.time_s).tobytes()

@@ -1,0 +1,102 @@
+"""Renderers of towns: laid out in the background, and the last few kept.
+
+Laying out a town takes seconds, and a client gives a request no more than that.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Protocol
+
+from carla_bridge.server.scene import RenderActor, RenderCamera, RenderSignal, StaticBox
+from carla_bridge.server.weather import CLEAR_NOON, Weather
+
+if TYPE_CHECKING:
+    from carla_bridge.server.road_signals import SignalSpec
+
+KEPT_RENDERERS = 3
+LAYOUT_THREAD = "town-layout"
+
+
+class TownLike(Protocol):
+    """What the world needs of a town."""
+
+    @property
+    def name(self) -> str:
+        """Last part of the map name."""
+
+    @property
+    def opendrive(self) -> str:
+        """OpenDRIVE text."""
+
+    @property
+    def spawn_points(self) -> Sequence[Any]:
+        """Objects like `carla.Transform`."""
+
+    @property
+    def static_boxes(self) -> Sequence[StaticBox]:
+        """Scenery that can be hit."""
+
+    @property
+    def signals(self) -> Sequence[SignalSpec]:
+        """Traffic lights and signs."""
+
+
+class RendererLike(Protocol):
+    """What the world needs of a renderer."""
+
+    def render(
+        self,
+        camera: RenderCamera,
+        actors: Sequence[RenderActor] = (),
+        signals: Sequence[RenderSignal] = (),
+        weather: Weather = CLEAR_NOON,
+        time_s: float = 0.0,
+    ) -> Any:
+        """(height, width, 4) uint8 BGRA."""
+
+
+class TownRenderers:
+    """The renderer of the present town, and those of the last few, for a quick way back.
+
+    Args:
+        make_renderer: builds the renderer of a town.
+    """
+
+    def __init__(self, make_renderer: Callable[[TownLike], RendererLike]) -> None:
+        self._make_renderer = make_renderer
+        self._by_opendrive: dict[str, Future[RendererLike]] = {}
+        self._current: Future[RendererLike] | None = None
+
+    def enter(self, town: TownLike) -> None:
+        """Make a town the present one; its renderer is built in the background where it is not at hand."""
+        if town.opendrive not in self._by_opendrive:
+            self._by_opendrive = dict(list(self._by_opendrive.items())[1 - KEPT_RENDERERS :])
+            self._by_opendrive[town.opendrive] = _in_background(lambda: self._make_renderer(town))
+        self._current = self._by_opendrive[town.opendrive]
+
+    def current(self) -> RendererLike:
+        """Renderer of the present town; waits for it."""
+        assert self._current is not None
+        return self._current.result()
+
+
+def laying_out() -> bool:
+    """Whether a town is being laid out in the background."""
+    return any(thread.name == LAYOUT_THREAD for thread in threading.enumerate())
+
+
+def _in_background(make: Callable[[], RendererLike]) -> Future[RendererLike]:
+    """Run `make` in a thread that does not hold up the end of the program."""
+    future: Future[RendererLike] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(make())
+        except Exception as error:
+            future.set_exception(error)
+
+    threading.Thread(target=work, name=LAYOUT_THREAD, daemon=True).start()
+    return future
