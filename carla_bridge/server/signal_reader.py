@@ -33,8 +33,9 @@ from carla_bridge.server.road_signals import (
 from carla_bridge.server.scene import SignalKind
 
 NEAR_HEAD_M, FAR_HEAD_M, SIGN_HEAD_M = 2.7, 5.2, 2.3
-TRIGGER_BEFORE_M, TRIGGER_HALF_LENGTH_M, TRIGGER_HALF_HEIGHT_M = 1.5, 3.0, 1.5
-STOP_TRIGGER_HALF_M = 1.5
+# A light is met from 9 m before its stop line to the junction: who brakes late still knows it.
+TRIGGER_BEFORE_M, TRIGGER_BEHIND_AT_MOST_M, TRIGGER_HALF_HEIGHT_M = 9.0, 8.0, 1.5
+STOP_TRIGGER_HALF_M, STOP_TRIGGER_BEFORE_M, STOP_TRIGGER_HEIGHT_M = 1.5, 0.75, 0.5
 LONGEST_ARM_M = 7.0
 HEAD_BEFORE_POLE_M = 0.25
 APPROACH_M = 60.0  # a signal further from its junction than this belongs to none
@@ -134,12 +135,17 @@ def _spec(
     first, last = same_road[0], same_road[-1]
     reach = first.transform.location.distance(last.transform.location)
     width = reach + (first.lane_width + last.lane_width) / 2
+    height_m = TRIGGER_HALF_HEIGHT_M
     if kind is SignalKind.TRAFFIC_LIGHT:
-        first, last = (next(iter(end.previous(TRIGGER_BEFORE_M)), end) for end in (first, last))
-        extent = (width / 2, TRIGGER_HALF_LENGTH_M, TRIGGER_HALF_HEIGHT_M)
+        behind = _to_junction_m(first)
+        back = (TRIGGER_BEFORE_M - behind) / 2
+        first, last = (next(iter(end.previous(back)), end) for end in (first, last))
+        extent = (width / 2, TRIGGER_BEFORE_M - back, TRIGGER_HALF_HEIGHT_M)
     else:
         # The leaderboard tests a stop's extent along the world's axes, whatever its yaw: a square is the same in both.
-        half = max(STOP_TRIGGER_HALF_M, width / 2 - 0.3)
+        # It counts as stopped who is within 4 m of the middle, so that lies where a bonnet is.
+        half, height_m = max(STOP_TRIGGER_HALF_M, width / 2 - 0.3), STOP_TRIGGER_HEIGHT_M
+        first, last = (next(iter(end.previous(STOP_TRIGGER_BEFORE_M)), end) for end in (first, last))
         extent = (half, half, TRIGGER_HALF_HEIGHT_M)
     a, b = first.transform.location, last.transform.location
     offset = ((a.x + b.x) / 2 - stand.x, (a.y + b.y) / 2 - stand.y)
@@ -148,7 +154,7 @@ def _spec(
     local = (
         offset[0] * right[0] + offset[1] * right[1],
         -(offset[0] * forward[0] + offset[1] * forward[1]),
-        TRIGGER_HALF_HEIGHT_M,
+        height_m,
     )
     height = NEAR_HEAD_M if kind is SignalKind.TRAFFIC_LIGHT else SIGN_HEAD_M
     dx, dy = ahead_m(yaw, -HEAD_BEFORE_POLE_M)
@@ -157,6 +163,14 @@ def _spec(
         posts += _far_post(carla_map, same_road, junction_id)
     stops = tuple(LaneStop(end.road_id, end.lane_id, end.s) for end in ends)
     return SignalSpec(sign_id, kind, junction_id, phase, stops, pose, (local, extent), tuple(posts), yaw)
+
+
+def _to_junction_m(end: carla.Waypoint) -> float:
+    """From a stop line to the junction, metres, as far as it matters."""
+    for distance in np.arange(0.25, TRIGGER_BEHIND_AT_MOST_M, 0.25):
+        if any(place.is_junction for place in end.next(float(distance))):
+            return float(distance)
+    return 0.0
 
 
 def _far_post(carla_map: carla.Map, ends: list[carla.Waypoint], junction_id: int) -> list[Post]:

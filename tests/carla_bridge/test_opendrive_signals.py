@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 carla = pytest.importorskip("carla")
@@ -14,7 +15,7 @@ shapely = pytest.importorskip("shapely")
 from carla_bridge.server.opendrive_signals import Control, has_signals, with_signals  # noqa: E402
 from carla_bridge.server.road_signals import SignalSpec  # noqa: E402
 from carla_bridge.server.scene import SignalKind  # noqa: E402
-from carla_bridge.server.signals import SignalControl, trigger_middle  # noqa: E402
+from carla_bridge.server.signals import Signal, SignalControl, trigger_middle  # noqa: E402
 from carla_bridge.server.town import TOWNS_FOLDER, Town  # noqa: E402
 
 pytestmark = pytest.mark.carla
@@ -113,12 +114,50 @@ def test_poles_stand_beside_the_roads_near_their_stop_lines(town: Town) -> None:
             foot = carla.Location(*post.foot_m)
             assert town.map.get_waypoint(foot, project_to_road=False) is None, spec
             assert foot.distance(carla.Location(*spec.pose.location)) < 55
-        middle = carla.Location(*trigger_middle(SignalControl([spec], lambda: 1).actors[0]))
-        lane = town.map.get_waypoint(middle)
-        ahead = [w for metres in (0.5, 1.25, 2.0) for w in lane.next(metres)]  # a road of 1 m has the stop line
-        reached = {(w.road_id, w.lane_id) for w in (lane, *ahead)}
-        assert reached & {(stop.road_id, stop.lane_id) for stop in spec.stops}
-        assert middle.distance(carla.Location(*spec.pose.location)) < 20
+
+
+def test_trigger_volumes_show_the_leaderboard_the_lanes_that_they_stop(town: Town) -> None:
+    """Its red-light test walks from points along the volume's x axis to the junction (RunningRedLightTest)."""
+    for spec in lights(town):
+        signal = SignalControl([spec], lambda: 1).actors[0]
+        middle, (half_width, half_length, _) = carla.Location(*trigger_middle(signal)), spec.trigger[1]
+        yaw = math.radians(signal.pose.yaw)
+        found = set()
+        for x in np.arange(-0.9 * half_width, 0.9 * half_width, 1.0):
+            place = town.map.get_waypoint(middle + carla.Location(x * math.cos(yaw), x * math.sin(yaw), 0.0))
+            while not place.is_junction:
+                last, place = place, place.next(0.5)[0]
+            found.add((last.road_id, last.lane_id))
+            assert last.transform.location.distance(middle) < 15.0  # else its test does not look at this light
+        assert found == {(stop.road_id, stop.lane_id) for stop in spec.stops}
+        assert 4.5 < half_length < 8.6
+
+
+def test_stopped_car_is_within_reach_of_its_stop_sign_and_oncoming_traffic_is_not(town: Town) -> None:
+    """The leaderboard looks 4 m ahead along the lane, in a box along the world's axes (RunningStopTest)."""
+
+    def affected(place: carla.Waypoint, signal: Signal) -> bool:
+        x, y, z = trigger_middle(signal)
+        if place.transform.location.distance(carla.Location(x, y, z)) > 4.0:
+            return False
+        half_x, half_y = (1.2 * half for half in signal.spec.trigger[1][:2])
+        ahead = [place, *(w for k in range(1, 9) for w in place.next(0.5 * k)[:1])]
+        spots = [w.transform.location for w in ahead]
+        return any(abs(spot.x - x) < half_x and abs(spot.y - y) < half_y for spot in spots)
+
+    for spec in town.signals:
+        if spec.kind is not SignalKind.STOP:
+            continue
+        signal = SignalControl([spec], lambda: 1).actors[0]
+        for stop in spec.stops:
+            line = town.map.get_waypoint_xodr(stop.road_id, stop.lane_id, stop.s_m)
+            for gap in (0.2, 1.0):  # from the car's front, 2.45 m before its middle, to the line
+                assert affected(line.previous(2.45 + gap)[0], signal), spec
+            assert not affected(line.previous(9.0)[0], signal)
+            assert not any(affected(place, signal) for place in line.next(6.0))
+        opposite = town.map.get_waypoint_xodr(stop.road_id, -1 if stop.lane_id > 0 else 1, stop.s_m)
+        if opposite is not None and opposite.lane_type == carla.LaneType.Driving:
+            assert not affected(opposite, signal)
 
 
 def test_crosswalks_lie_before_lit_junctions(town: Town) -> None:

@@ -208,7 +208,8 @@ def test_client_links_every_light_to_its_landmark_junction_and_lanes(seen: dict[
     assert seen["crosswalk_points"] == 5 * 40
     assert seen["light_boxes"] == [2, pytest.approx(2.7)]
     assert seen["poles"] == [0, 1, 2, 3]
-    assert seen["trigger"] == [1.75, 3.0]
+    # from 9 m before the stop line to the junction, 4.8 m behind it
+    assert seen["trigger"] == [1.75, pytest.approx(6.9, abs=0.15)]
 
 
 @pytest.mark.carla
@@ -229,7 +230,7 @@ def test_client_sees_the_light_that_a_car_meets(seen: dict[str, Any]) -> None:
     assert seen["far_away"] == [False, True]
     ticks, right_light = seen["met"]
     assert right_light
-    assert 10 <= ticks <= 15  # 6 m of trigger volume less a partial step, 0.4 m a tick
+    assert 33 <= ticks <= 36  # 13.8 m of trigger volume, 0.4 m a tick
 
 
 @pytest.mark.carla

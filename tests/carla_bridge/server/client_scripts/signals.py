@@ -99,7 +99,7 @@ car = world.spawn_actor(world.get_blueprint_library().find("vehicle.lincoln.mkz_
 world.tick()
 seen["far_away"] = [car.is_at_traffic_light(), car.get_traffic_light() is None]
 met = []
-for _ in range(60):
+for _ in range(90):
     forward = stop.transform.get_forward_vector()
     car.set_transform(carla.Transform(car.get_location() + 0.4 * forward, start.rotation))
     world.tick()
