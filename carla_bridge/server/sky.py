@@ -15,6 +15,7 @@ PIXELS_PER_DEGREE = 4
 WIDTH, HEIGHT = 360 * PIXELS_PER_DEGREE, 180 * PIXELS_PER_DEGREE
 GRASS_FADE_M = 260.0  # distance at which the horizon's grass has lost 63 % of its colour, in clear air
 EYE_M = 1.8
+LONGEST_VEIL_M = 900.0  # way through fog that counts, along the horizon
 KEPT_PANORAMAS = 4
 HILLS = ((1.0, 4.2, (150, 172, 190)), (2.6, 2.3, (122, 148, 136)))
 
@@ -33,7 +34,8 @@ def panorama(light: Light) -> np.ndarray:
     _clouds(image, light, elevation[:top], toward_sun)
 
     # fog between the eye and the sky: thick along the ground, thin overhead
-    depth = weather.fog_extinction_pm * weather.fog_height_m / np.sin(np.deg2rad(np.maximum(elevation[:top], 0.3)))
+    sine = np.sin(np.deg2rad(np.maximum(elevation[:top], 0.3)))
+    depth = weather.fog_extinction_pm * np.minimum(weather.fog_height_m / sine, LONGEST_VEIL_M)
     veil = (1.0 - np.exp(-depth)).astype(np.float32)[:, None, None]
     far = np.exp(-weather.fog_extinction_pm * 600.0)
     for seed, crest, color in HILLS:
