@@ -1,8 +1,4 @@
-"""Ground polygons of a town, in painting order: grass detail, shadows on it, sidewalks, asphalt, wear, marks.
-
-Stop lines and zebra crossings come from the signals and crosswalks of the town's file. A file without any gets some as
-scenery, where lanes meet a junction: OpenDRIVE road marks cannot say them.
-"""
+"""Ground polygons of a town, in painting order: grass detail, shadows on it, sidewalks, asphalt, wear, marks."""
 
 from __future__ import annotations
 
@@ -13,6 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from carla_bridge.server.polygons import Material, PolygonBuilder, Polygons
+from carla_bridge.server.polylines import across, length, resample
+from carla_bridge.server.road_paint import road_paint
 from carla_bridge.server.scene import BoxKind, LaneStrip, MarkLine, Rgb, StaticBox
 from carla_bridge.server.scenery import rectangle
 
@@ -26,7 +24,6 @@ YELLOW: Rgb = (232, 184, 54)
 GRASS: Rgb = (104, 136, 66)
 DASH_M, GAP_M = 3.0, 4.5
 YIELD_DASH_M = 0.5
-STRIPE_M = 0.5  # of a crosswalk, and between two
 GAP_FILL_M = 0.35
 LANE_COLORS = {
     "sidewalk": SIDEWALK,
@@ -79,7 +76,7 @@ def build_ground(
             _line(ground, lane.left_m, 0.18, KERB, None, 70.0)
             _joints(ground, lane)
     for island in islands:
-        ground.add(island, JUNCTION, to_m=260.0)
+        ground.add(island, JUNCTION, material=Material.PAVED, to_m=260.0)
     for lane in lanes:
         if lane.kind != "sidewalk":
             _surface(ground, lane, JUNCTION if lane.in_junction else LANE_COLORS.get(lane.kind, ASPHALT))
@@ -90,10 +87,8 @@ def build_ground(
         color = KERB if mark.kind == "curb" else YELLOW if mark.color == "yellow" else WHITE
         dash = {"broken": (DASH_M, GAP_M), "yield_line": (YIELD_DASH_M, YIELD_DASH_M)}.get(mark.kind)
         _line(ground, mark.line_m, mark.width_m, color, dash, MARK_RANGE_M)
-    for crosswalk in crosswalks:
-        _stripes(ground, crosswalk)
-    if not crosswalks and not any(mark.kind in ("stop_line", "yield_line") for mark in marks):
-        _junction_marks(ground, lanes)
+    for quad in road_paint(lanes, marks, crosswalks):
+        ground.add(quad, WHITE, material=Material.PAINT, to_m=90.0)
     return soil.build(), ground.build()
 
 
@@ -113,15 +108,6 @@ def _widened(lane: LaneStrip, by_m: float) -> LaneStrip:
     return replace(lane, left_m=lane.left_m - across, right_m=lane.right_m + across)
 
 
-def _resample(line_m: np.ndarray, at_m: np.ndarray) -> np.ndarray:
-    arc = np.concatenate([[0.0], np.cumsum(np.linalg.norm(np.diff(line_m, axis=0), axis=1))])
-    return np.stack([np.interp(at_m, arc, line_m[:, k]) for k in range(3)], axis=1)
-
-
-def _length(line_m: np.ndarray) -> float:
-    return float(np.linalg.norm(np.diff(line_m, axis=0), axis=1).sum())
-
-
 def _line(
     ground: PolygonBuilder,
     line_m: np.ndarray,
@@ -133,9 +119,9 @@ def _line(
     """A painted line along a polyline; `dash` has the lengths of dash and gap, None is solid."""
     if dash is not None:
         dash_m, gap_m = dash
-        length = _length(line_m)
-        starts = np.arange(gap_m / 2, length - dash_m / 2, dash_m + gap_m)
-        pieces = [_resample(line_m, np.array([s, min(s + dash_m, length)])) for s in starts]
+        total = length(line_m)
+        starts = np.arange(gap_m / 2, total - dash_m / 2, dash_m + gap_m)
+        pieces = [resample(line_m, np.array([s, min(s + dash_m, total)])) for s in starts]
     else:
         pieces = [line_m]
     for piece in pieces:
@@ -148,64 +134,44 @@ def _line(
             ground.add([left[i], left[i + 1], right[i + 1], right[i]], color, material=Material.PAINT, to_m=to_m)
 
 
-def _stripes(ground: PolygonBuilder, crosswalk_m: np.ndarray) -> None:
-    """Stripes along the road, side by side over its width."""
-    a, b, c, d = crosswalk_m
-    width = float(np.linalg.norm(d - a))
-    for start in np.arange(STRIPE_M / 2, width - STRIPE_M, 2 * STRIPE_M):
-        low, high = start / width, (start + STRIPE_M) / width
-        stripe = [a + low * (d - a), b + low * (c - b), b + high * (c - b), a + high * (d - a)]
-        ground.add(stripe, WHITE, material=Material.PAINT, to_m=90.0)
-
-
 def _joints(ground: PolygonBuilder, lane: LaneStrip) -> None:
     """Slab joints of a sidewalk, 3 m apart."""
-    length = min(_length(lane.left_m), _length(lane.right_m))
-    scale = (_length(lane.left_m) / length, _length(lane.right_m) / length)
-    for s in np.arange(1.5, length, 3.0):
-        left = _resample(lane.left_m, np.array([s, s + 0.06]) * scale[0])
-        right = _resample(lane.right_m, np.array([s, s + 0.06]) * scale[1])
-        ground.add([left[0], left[1], right[1], right[0]], (146, 142, 134), material=Material.PAVED, to_m=30.0)
-
-
-def _across(lane: LaneStrip, start_m: float, end_m: float, inner: float, outer: float) -> np.ndarray:
-    """(4, 3) patch of a lane between two arc lengths and two fractions of its width (0 left, 1 right)."""
-    length = max(_length((lane.left_m + lane.right_m) / 2), 1e-6)
-    ends = np.array([start_m, end_m]) / length
-    left = _resample(lane.left_m, ends * _length(lane.left_m))
-    right = _resample(lane.right_m, ends * _length(lane.right_m))
-    a, b = left + inner * (right - left), left + outer * (right - left)
-    return np.array([a[0], a[1], b[1], b[0]])
+    total = min(length(lane.left_m), length(lane.right_m))
+    scale = (length(lane.left_m) / total, length(lane.right_m) / total)
+    for s in np.arange(1.5, total, 3.0):
+        left = resample(lane.left_m, np.array([s, s + 0.06]) * scale[0])
+        right = resample(lane.right_m, np.array([s, s + 0.06]) * scale[1])
+        ground.add([left[0], left[1], right[1], right[0]], (146, 142, 134), material=Material.WEAR, to_m=30.0)
 
 
 def _wear(ground: PolygonBuilder, lane: LaneStrip, rng: np.random.Generator) -> None:
     """Darker tyre tracks, repair patches and manholes, so that the eye sees the road move."""
-    length = _length((lane.left_m + lane.right_m) / 2)
+    total = length((lane.left_m + lane.right_m) / 2)
     base = np.array(JUNCTION if lane.in_junction else ASPHALT, dtype=float)
     if not lane.in_junction:
-        for start in np.arange(0.0, length, 12.0):
+        for start in np.arange(0.0, total, 12.0):
             for middle in (0.27, 0.73):
-                end = min(start + 12.0, length)
+                end = min(start + 12.0, total)
                 ground.add(
-                    _across(lane, start, end, middle - 0.07, middle + 0.07),
+                    across(lane, start, end, middle - 0.07, middle + 0.07),
                     base * 0.94,
-                    material=Material.PAVED,
+                    material=Material.WEAR,
                     to_m=WEAR_RANGE_M,
                 )
-    for start in np.arange(rng.uniform(0, 6), length - 2.0, 6.0 if not lane.in_junction else 9.0):
+    for start in np.arange(rng.uniform(0, 6), total - 2.0, 6.0 if not lane.in_junction else 9.0):
         at, span = start + rng.uniform(0, 3), rng.uniform(0.5, 3.0)
         inner = rng.uniform(0.05, 0.6)
         outer = min(inner + rng.uniform(0.12, 0.5), 0.95)
-        if at + span < length and rng.random() < 0.7:
+        if at + span < total and rng.random() < 0.7:
             ground.add(
-                _across(lane, at, at + span, inner, outer),
+                across(lane, at, at + span, inner, outer),
                 base * rng.choice([0.86, 0.92, 1.07]),
-                material=Material.PAVED,
+                material=Material.WEAR,
                 to_m=WEAR_RANGE_M,
             )
-    if not lane.in_junction and length > 30.0:
-        at = rng.uniform(8.0, length - 8.0)
-        ground.add(_across(lane, at, at + 0.7, 0.42, 0.62), (62, 60, 60), material=Material.PAVED, to_m=WEAR_RANGE_M)
+    if not lane.in_junction and total > 30.0:
+        at = rng.uniform(8.0, total - 8.0)
+        ground.add(across(lane, at, at + 0.7, 0.42, 0.62), (62, 60, 60), material=Material.WEAR, to_m=WEAR_RANGE_M)
 
 
 def _grass(ground: PolygonBuilder, lanes: Sequence[LaneStrip], rng: np.random.Generator) -> None:
@@ -213,8 +179,8 @@ def _grass(ground: PolygonBuilder, lanes: Sequence[LaneStrip], rng: np.random.Ge
     for lane in lanes:
         if lane.kind != "sidewalk":
             continue
-        for s in np.arange(0.0, _length(lane.right_m), 3.0):
-            a, b = _resample(lane.right_m, np.array([s, s + 0.5]))
+        for s in np.arange(0.0, length(lane.right_m), 3.0):
+            a, b = resample(lane.right_m, np.array([s, s + 0.5]))
             along = (b - a) / max(float(np.linalg.norm(b - a)), 1e-9)
             right = np.array([-along[1], along[0], 0.0])
             x, y, z = a + right * (1.5 + 20.0 * rng.random() ** 2)
@@ -247,43 +213,3 @@ def _shadow(ground: PolygonBuilder, box: StaticBox, cast: np.ndarray) -> None:
         for a, b in zip(corners, np.roll(corners, -1, axis=0), strict=True):
             quad = np.array([a, b, b + reach * cast, a + reach * cast])
             ground.add(np.column_stack([quad, np.full(4, foot_z)]), color, material=Material.SHADOW, to_m=120.0)
-
-
-def _junction_marks(ground: PolygonBuilder, lanes: Sequence[LaneStrip]) -> None:
-    """Stop lines of lanes that enter a junction, and zebra crossings on about half of the arms."""
-    inner = [lane for lane in lanes if lane.in_junction and lane.kind == "driving"]
-    if not inner:
-        return
-    heads = np.array([(lane.left_m[0] + lane.right_m[0]) / 2 for lane in inner])
-    tails = np.array([(lane.left_m[-1] + lane.right_m[-1]) / 2 for lane in inner])
-    for lane in lanes:
-        if lane.in_junction or lane.kind != "driving":
-            continue
-        length = _length((lane.left_m + lane.right_m) / 2)
-        if length < 15.0:
-            continue
-        entry = (lane.left_m[-1] + lane.right_m[-1]) / 2
-        exit_ = (lane.left_m[0] + lane.right_m[0]) / 2
-        enters = (np.linalg.norm(heads - entry, axis=1) < 0.5).sum() > 1
-        leaves = (np.linalg.norm(tails - exit_, axis=1) < 0.5).sum() > 1
-        forward = lane.lane_id < 0
-        for touches, at_entry in ((enters, True), (leaves, False)):
-            if not touches:
-                continue
-            zebra = _has_zebra(lane.road_id, at_road_end=forward == at_entry)
-            if zebra:
-                start = length - 3.8 if at_entry else 0.8
-                for inner_edge in np.arange(0.04, 0.92, 0.25):
-                    ground.add(
-                        _across(lane, start, start + 3.0, inner_edge, inner_edge + 0.13),
-                        WHITE,
-                        material=Material.PAINT,
-                        to_m=90.0,
-                    )
-            if at_entry:
-                stop = length - (4.9 if zebra else 1.0)
-                ground.add(_across(lane, stop, stop + 0.4, 0.03, 0.97), WHITE, material=Material.PAINT, to_m=90.0)
-
-
-def _has_zebra(road_id: int, *, at_road_end: bool) -> bool:
-    return zlib.crc32(f"{road_id}/{at_road_end}".encode()) % 2 == 0

@@ -11,7 +11,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from carla_bridge.server.polygons import Material
+from carla_bridge.server.polygons import GROUND, Material
 from carla_bridge.server.weather import CLEAR_AIR_EXTINCTION_PM, Weather
 
 # Columns: sun altitude, then RGB of horizon, of zenith, of daylight from the sky, and of sunlight.
@@ -45,7 +45,14 @@ STREET_LIGHT = np.array((1.00, 0.80, 0.50))
 HEAD_LIGHT = np.array((1.00, 0.97, 0.88))
 ROOM_LIGHT = np.array((250.0, 202.0, 124.0))
 STREET_LAMP = np.array((255.0, 238.0, 200.0))
-_WET_DARKENING = {Material.SOIL: 0.14, Material.SHADOW: 0.10, Material.PAVED: 0.42, Material.PAINT: 0.16}
+_IS_GROUND = np.array([material in GROUND for material in Material])
+_WET_DARKENING = {
+    Material.SOIL: 0.14,
+    Material.SHADOW: 0.10,
+    Material.PAVED: 0.42,
+    Material.WEAR: 0.42,
+    Material.PAINT: 0.16,
+}
 
 
 @dataclass(frozen=True, eq=False)  # one object a weather, so that others may keep what they made of it
@@ -91,13 +98,13 @@ class Light:
 
         Args:
             colors: (N, 3) RGB 0..255.
-            normals: (N, 3) outward; zeros are lit like level ground.
+            normals: (N, 3) outward; ground, and what has none, is lit as if level.
             materials: (N,).
         """
         facing = np.maximum(normals @ self.sun_direction, 0.0)
-        lit = np.where(normals.any(axis=1)[:, None], self.sky + facing[:, None] * self.sun, self.ground[None]) * (
-            self.exposure * self._tones(colors, materials)
-        )
+        level = _IS_GROUND[materials] | ~normals.any(axis=1)
+        light = np.where(level[:, None], self.ground, self.sky + facing[:, None] * self.sun)
+        lit = light * (self.exposure * self._tones(colors, materials))
         if self.weather.lamps_lit:
             rooms = materials == Material.ROOM
             # the shades of glass stand for different lamps behind it

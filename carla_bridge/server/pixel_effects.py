@@ -26,7 +26,7 @@ STREET_STRENGTH, BEAM_STRENGTH = 0.62, 1.15
 PUDDLE_TILE_M, PUDDLE_TILE_PX = 36.0, 192
 STREAK_PHASES, RAIN_HZ = 5, 20.0
 GLARE_BELOW_DEG, GLARE_STEP = 40.0, 4
-_MIRRORS = np.array([m in (Material.PAVED, Material.PAINT) for m in Material], np.uint8)
+_MIRRORS = np.array([m in (Material.PAVED, Material.WEAR, Material.PAINT) for m in Material], np.uint8)
 _GROUND = np.array([m in GROUND for m in Material], np.uint8)
 
 

@@ -28,13 +28,14 @@ class Material(IntEnum):
     SOIL = 1  # grass: gets wet, mirrors nothing
     SHADOW = 2  # on grass; goes when the sun does
     PAVED = 3  # asphalt and stone: darkens and mirrors when wet
-    PAINT = 4  # on the road: mirrors, hardly darkens
-    ROOM = 5  # a window with somebody at home: shines when street lamps burn
-    STREET_LAMP = 6  # shines when street lamps burn
-    LAMP = 7  # shines always, in its own colour
+    WEAR = 4  # patches and joints on it: the same
+    PAINT = 5  # on the road: mirrors, hardly darkens
+    ROOM = 6  # a window with somebody at home: shines when street lamps burn
+    STREET_LAMP = 7  # shines when street lamps burn
+    LAMP = 8  # shines always, in its own colour
 
 
-GROUND = (Material.SOIL, Material.SHADOW, Material.PAVED, Material.PAINT)
+GROUND = (Material.SOIL, Material.SHADOW, Material.PAVED, Material.WEAR, Material.PAINT)
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,13 @@ class Polygons:
     def take(self, index: np.ndarray) -> Polygons:
         """The polygons at `index`, in that order."""
         return Polygons(*(getattr(self, name)[index] for name in _FIELDS))
+
+    def facing_up(self) -> Polygons:
+        """The same polygons of 4 vertices with their own normals, turned up: they are not seen from below."""
+        normals = np.cross(self.vertices_m[:, 2] - self.vertices_m[:, 0], self.vertices_m[:, 3] - self.vertices_m[:, 1])
+        length = np.linalg.norm(normals, axis=1, keepdims=True)
+        normals = np.where(length > 1e-9, normals / np.maximum(length, 1e-9), 0.0)
+        return replace(self, normals=np.where(normals[:, 2:] < 0.0, -normals, normals))
 
     @staticmethod
     def join(parts: Iterable[Polygons]) -> Polygons:

@@ -14,6 +14,7 @@ import cv2
 import numpy as np
 
 from carla_bridge.server.actor_mesh import see_actors
+from carla_bridge.server.bridges import LowGround, build_bridges
 from carla_bridge.server.ground_mesh import build_ground, build_shadows
 from carla_bridge.server.lamp_light import StreetLamps
 from carla_bridge.server.lighting import Light, light_of
@@ -32,6 +33,7 @@ LARGEST_SUPERSAMPLED_PX = 700 * 400
 INVISIBLE_SHARE = 0.01  # of a colour that comes through fog: what shows less is not painted
 KEPT_SUNS = 4
 SUN_STEP_DEG = 5.0
+_LAYER_M = np.array([{Material.SOIL: 8.0, Material.SHADOW: 7.0, Material.PAVED: 6.0}.get(m, 0.0) for m in Material])
 
 
 class Renderer:
@@ -47,8 +49,11 @@ class Renderer:
         self._street_lamps = StreetLamps(self._boxes)
         soil, paving = build_ground(town.name, town.lanes, town.marks, town.crosswalks, town.islands)
         solid, billboards = build_uprights(town.name, self._boxes)
-        self._flat = bool(np.ptp(paving.anchors_m[:, 2]) < 0.05)
-        self._ground_z_m = float(np.median(paving.anchors_m[:, 2]))
+        self._low_ground = LowGround(town.lanes)
+        self._flat = self._low_ground.flat
+        if not self._flat:
+            soil, paving = soil.facing_up(), paving.facing_up()
+            solid = Polygons.join([solid, build_bridges(town.lanes, self._low_ground)])
         self._soil, self._paving = _Culled(soil), _Culled(paving)
         self._solid, self._billboards = _Culled(solid), _Culled(billboards)
         self._shadows: dict[tuple[float, float], _Culled] = {}
@@ -78,6 +83,10 @@ class Renderer:
         upright += see_actors(actors, camera, view, time_s)
         upright += see_signals(signals, view)
         return self._develop(camera, view, light, ground, upright, actors, time_s)
+
+    def _ground_z_m(self, view: View) -> float:
+        """Height of the ground below a camera."""
+        return float(self._low_ground(view.eye_m[None])[0])
 
     def _ground_in(self, view: View, light: Light) -> list[Seen]:
         layers = [self._soil.seen(view), self._paving.seen(view)]
@@ -133,7 +142,7 @@ class Renderer:
                 np.concatenate([[Material.SOIL], materials]),
                 np.asfortranarray(np.concatenate(planes), dtype=np.float32),
                 view,
-                self._ground_z_m,
+                self._ground_z_m(view),
             )
             lit = apply_effects(cv2.cvtColor(image, cv2.COLOR_BGRA2BGR), scene, light, actors, self._street_lamps)
         elif light.sun.max() > 0.02 and light.weather.sun_altitude_deg < 40.0:
@@ -149,13 +158,14 @@ class Renderer:
     def _painting_order(self, ground: list[Seen], upright: list[Seen]) -> np.ndarray:
         """Indices of all polygons in the order in which they are painted."""
         far_first = np.concatenate([batch.distance_m for batch in upright])
-        order = np.argsort(-far_first, kind="stable")
         count = sum(len(batch) for batch in ground)
-        first = np.arange(count)
-        if not self._flat:
-            distance = np.concatenate([batch.distance_m for batch in ground])
-            first = np.argsort(-np.round(distance / 20.0), kind="stable")
-        return np.concatenate([first, count + order])
+        if self._flat:
+            return np.concatenate([np.arange(count), count + np.argsort(-far_first, kind="stable")])
+        # Ground may hide things behind a crest or below a bridge. It counts as far away as its farthest point, so
+        # that it never hides what stands on it, and surfaces as farther by more than a lane, so that they never hide
+        # what is painted on their seams.
+        farthest = [batch.distance_m + batch.radii_m + _LAYER_M[batch.materials] for batch in ground]
+        return np.argsort(-np.concatenate([*farthest, far_first]), kind="stable")
 
     def _colors(self, batches: list[Seen], light: Light, view: View) -> tuple[np.ndarray, np.ndarray]:
         """(n, 3) RGB of all polygons, faded by distance unless that is done for every pixel; and their materials."""
@@ -172,7 +182,7 @@ class Renderer:
 
     def _ground_plane(self, view: View) -> np.ndarray:
         """(1, 3) plane of the ground near the camera, as `inverse_depth_planes` gives it."""
-        height = min(self._ground_z_m - view.eye_m[2], -0.2)
+        height = min(self._ground_z_m(view) - view.eye_m[2], -0.2)
         return (view.axes[:, 2] / height)[None]
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import cv2
 import numpy as np
 
+from carla_bridge.server.bridges import LowGround, outermost_lanes
 from carla_bridge.server.scene import BoxKind, LaneStrip, Rgb, StaticBox
 
 FACADES: tuple[Rgb, ...] = (
@@ -69,17 +70,14 @@ def rectangle(x: float, y: float, yaw: float, extent_x: float, extent_y: float, 
     return corners @ np.array([[c, s], [-s, c]]) + (x, y)
 
 
-def _kerb_lines(lanes: Sequence[LaneStrip]) -> list[np.ndarray]:
-    """Right edges of the outermost lanes outside junctions: (N, 2), with free ground to their right."""
-    outermost: dict[tuple[int, float, bool], LaneStrip] = {}
-    for lane in lanes:
-        if lane.in_junction:
-            continue
-        key = (lane.road_id, lane.section_s_m, lane.lane_id > 0)
-        best = outermost.get(key)
-        if best is None or abs(lane.lane_id) > abs(best.lane_id):
-            outermost[key] = lane
-    return [lane.right_m[:, :2] for lane in outermost.values()]
+def _kerb_lines(lanes: Sequence[LaneStrip], ground: LowGround) -> list[np.ndarray]:
+    """Right edges of the outermost lanes outside junctions: (N, 2), with free ground to their right; not on bridges."""
+    pieces = []
+    for lane in outermost_lanes(lanes):
+        low = np.flatnonzero(~ground.raised(lane.right_m))
+        runs = np.split(low, np.flatnonzero(np.diff(low) > 1) + 1)
+        pieces += [lane.right_m[run, :2] for run in runs if len(run) > 1]
+    return pieces
 
 
 def _walk(line_m: np.ndarray, at_m: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -106,8 +104,9 @@ def build_scenery(name: str, lanes: Sequence[LaneStrip]) -> tuple[StaticBox, ...
         for i in range(len(lane.left_m) - 1):
             quad = np.stack([lane.left_m[i], lane.left_m[i + 1], lane.right_m[i + 1], lane.right_m[i]])[:, :2]
             raster.take(quad)
-    ground_z = _GroundHeight(lanes)
-    kerbs = [line for line in _kerb_lines(lanes) if len(line) > 1]
+    ground = LowGround(lanes)
+    ground_z = _GroundHeight(lanes, ground)
+    kerbs = _kerb_lines(lanes, ground)
     boxes: list[StaticBox] = []
     for kerb in kerbs:
         boxes += _lamps(kerb, raster, ground_z)
@@ -119,11 +118,12 @@ def build_scenery(name: str, lanes: Sequence[LaneStrip]) -> tuple[StaticBox, ...
 
 
 class _GroundHeight:
-    """Height of the nearest lane point."""
+    """Height of the nearest lane point that is not on a bridge."""
 
-    def __init__(self, lanes: Sequence[LaneStrip]) -> None:
-        self._points = np.concatenate([lane.right_m for lane in lanes])
-        self._flat = bool(np.ptp(self._points[:, 2]) < 0.05)
+    def __init__(self, lanes: Sequence[LaneStrip], ground: LowGround) -> None:
+        points = np.concatenate([lane.right_m for lane in lanes])
+        self._points = points[~ground.raised(points)]
+        self._flat = ground.flat
 
     def __call__(self, x: float, y: float) -> float:
         if self._flat:

@@ -36,7 +36,7 @@ class Seen:
     Attributes:
         local_m: (N, V, 3) vertices in the camera's axes: forward, right, up.
         colors, normals, materials: as in `Polygons`.
-        distance_m: (N,) of the anchors.
+        distance_m, radii_m: (N,) of the anchors, and of the farthest vertex from them.
     """
 
     local_m: np.ndarray
@@ -44,6 +44,7 @@ class Seen:
     normals: np.ndarray
     materials: np.ndarray
     distance_m: np.ndarray
+    radii_m: np.ndarray
 
     def __len__(self) -> int:
         return len(self.local_m)
@@ -119,6 +120,7 @@ class View:
             normals,
             polygons.materials[index],
             np.linalg.norm(local[index], axis=1),
+            radius[index],
         )
 
     def _turned(self, vertices_m: np.ndarray, anchors_m: np.ndarray) -> np.ndarray:
