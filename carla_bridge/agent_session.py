@@ -107,7 +107,6 @@ class AgentSession:
         self._plan: PlanInMap | None = None
         self._last_s: float | None = None
         self._ticks_since_plan = driving.every_ticks
-        self._problem = ""
 
     @property
     def progress_m(self) -> float:
@@ -154,9 +153,11 @@ class AgentSession:
         )
 
     def _unready(self, speed_mps: float) -> str:
-        """Why the pose is of no use yet; empty when it is."""
-        if self._problem:
-            return self._problem
+        """Why the pose is of no use yet; empty when it is.
+
+        Raises:
+            UserError: it will never be, as the plan's degrees are not those of this map.
+        """
         if not math.isfinite(speed_mps):
             return "no speed"
         if not math.isfinite(self._localizer.position_std_m):
@@ -164,8 +165,8 @@ class AgentSession:
         if not self._resumed:
             off_m = float(np.linalg.norm(np.subtract([self.pose.x_m, self.pose.y_m], self._start_m)))
             if off_m > MAX_OFF_PLAN_M:
-                self._problem = f"GNSS is {off_m:.0f} m from where the plan begins: degrees and positions disagree"
-                return self._problem
+                raise UserError("GNSS", f"within {MAX_OFF_PLAN_M:g} m of the plan's beginning", f"{off_m:.0f} m",
+                                "the plan's degrees are of another map reference than the sensor's")
             self._resumed = True
         if self._plan is None and self._localizer.position_std_m > SETTLED_STD_M:
             return f"position known to {self._localizer.position_std_m:.2f} m only"

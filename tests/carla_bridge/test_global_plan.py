@@ -1,0 +1,72 @@
+"""The leaderboard's plan as a route: made by hand here, as CARLA's own planner emits it."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from carla_bridge.global_plan import route_from_global_plan
+from wamdiff2_core.errors import UserError
+from wamdiff2_core.types import NavCommand
+
+LEFT, RIGHT, STRAIGHT, FOLLOW, CHANGE_LEFT = 1, 2, 3, 4, 5
+
+
+def straight(options: list[int], step_m: float = 1.0) -> tuple[np.ndarray, list[int]]:
+    x = step_m * np.arange(len(options))
+    return np.stack([x, np.full(len(x), 5.0), np.zeros(len(x))], axis=1), options
+
+
+def runs(commands: tuple[NavCommand, ...]) -> list[tuple[NavCommand, int, int]]:
+    """(command, first index, index after the last) of each run that is not FOLLOW."""
+    edges = [0, *(k for k in range(1, len(commands)) if commands[k] is not commands[k - 1]), len(commands)]
+    return [(commands[a], a, b) for a, b in itertools.pairwise(edges) if commands[a] is not NavCommand.FOLLOW]
+
+
+def test_positions_are_flipped_and_go_on_beyond_the_goal() -> None:
+    route = route_from_global_plan(*straight([FOLLOW] * 31), route_id="r")
+    assert route.route_id == "r"
+    assert route.length_m == pytest.approx(30.0)
+    np.testing.assert_allclose(route.xy_m[:, 1], -5.0)
+    np.testing.assert_allclose(route.xy_m[:, 0], np.arange(71.0))
+    np.testing.assert_allclose(route.goal_m, [30.0, -5.0])
+    assert set(route.commands) == {NavCommand.FOLLOW}
+
+
+def test_turns_are_told_25_m_ahead_and_until_the_exit() -> None:
+    route = route_from_global_plan(*straight([FOLLOW] * 40 + [LEFT] * 12 + [FOLLOW] * 30))
+    assert runs(route.commands) == [(NavCommand.LEFT, 15, 52)]
+
+
+def test_an_earlier_turn_wins_over_the_announcement_of_the_next() -> None:
+    route = route_from_global_plan(*straight([FOLLOW] * 40 + [LEFT] * 10 + [FOLLOW] * 8 + [RIGHT] * 10 + [FOLLOW] * 5))
+    assert runs(route.commands) == [(NavCommand.LEFT, 15, 50), (NavCommand.RIGHT, 50, 68)]
+
+
+def test_lane_changes_are_told_10_m_ahead() -> None:
+    points, options = straight([FOLLOW] * 30 + [CHANGE_LEFT] * 2 + [FOLLOW] * 30)
+    points[31:, 1] -= 3.5
+    route = route_from_global_plan(points, options)
+    (command, first, after), = runs(route.commands)
+    assert command is NavCommand.CHANGE_LEFT
+    assert (first, after) == (20, 35)  # the diagonal makes the way 2.64 m longer
+    np.testing.assert_allclose(route.xy_m[[0, 40], 1], [-5.0, -1.5])
+
+
+def test_points_that_repeat_or_step_back_are_left_out() -> None:
+    points, options = straight([FOLLOW] * 50)
+    again = np.insert(points, 25, [points[24], points[23] + [0.4, 0.1, 0.0]], axis=0)
+    route = route_from_global_plan(again, options + [FOLLOW] * 2)
+    assert route.length_m == pytest.approx(49.0, abs=0.1)
+    assert np.all(np.diff(route.xy_m[:, 0]) > 0.9)
+
+
+def test_what_is_no_plan_is_refused() -> None:
+    points, options = straight([FOLLOW] * 10)
+    for wrong, code in ((points[:, :2], options), (points, options[:-1]), (points * np.nan, options)):
+        with pytest.raises(UserError, match="global plan"):
+            route_from_global_plan(wrong, code)
+    with pytest.raises(UserError, match="at least 2 m"):
+        route_from_global_plan(points[[3, 3, 3]], [FOLLOW] * 3)
