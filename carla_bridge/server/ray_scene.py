@@ -18,6 +18,7 @@ from carla_bridge.server.scene import StaticBox
 
 NODE_STEP_M = 2.0
 TILE_NODES = 16
+MAX_TILES = 4096  # 10 MB: rays may be asked for anywhere
 SEARCH_STEPS = 12
 GROUND_TOLERANCE_M = 1e-3
 NOTHING, GROUND = -1, -2
@@ -106,6 +107,8 @@ class GroundGrid:
 
     def _tile(self, height_m: HeightM, i: int, j: int, level: int) -> np.ndarray:
         if (i, j, level) not in self._tiles:
+            if len(self._tiles) >= MAX_TILES:
+                del self._tiles[next(iter(self._tiles))]
             xs = (i * TILE_NODES + np.arange(TILE_NODES + 1)) * NODE_STEP_M
             ys = (j * TILE_NODES + np.arange(TILE_NODES + 1)) * NODE_STEP_M
             z = level * LEVEL_STEP_M

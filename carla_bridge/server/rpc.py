@@ -24,10 +24,12 @@ from carla_bridge.server.doorkeeper import Doorkeeper
 
 LOG = logging.getLogger(__name__)
 MAX_MESSAGE_BYTES = 64 << 20  # an OpenDRIVE text may be long
+FIRST_BUFFER_BYTES = 1 << 14  # not the library's megabyte for each connection
 MAX_ITEMS = 1 << 16  # unpacking reserves memory for the claimed length of an array: random bytes must not claim more
 REQUESTS_PER_TURN = 16
 REQUEST, RESPONSE, NOTIFICATION = 0, 1, 2
 _NO_MORE = object()
+_PACKER = msgpack.Packer(unicode_errors="surrogateescape")  # one for all: a megabyte each, and all in one thread
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -118,11 +120,11 @@ class RpcConnection(asyncio.Protocol):
             raw=False,
             strict_map_key=False,
             unicode_errors="surrogateescape",
+            read_size=FIRST_BUFFER_BYTES,
             max_buffer_size=MAX_MESSAGE_BYTES,
             max_array_len=MAX_ITEMS,
             max_map_len=MAX_ITEMS,
         )
-        self._packer = msgpack.Packer(unicode_errors="surrogateescape")
         self._clogged = False  # the client is behind with reading
         self._resting = False  # the next turn is booked
         self.loitering = True
@@ -220,8 +222,8 @@ class RpcConnection(asyncio.Protocol):
 
     def _pack(self, message_id: int, error: str | None, result: Any) -> bytes:
         try:
-            return self._packer.pack([RESPONSE, message_id, error, result])
+            return _PACKER.pack([RESPONSE, message_id, error, result])
         except (ValueError, TypeError, OverflowError, RecursionError) as failure:
             LOG.exception("an answer cannot be packed")
-            self._packer.reset()
-            return self._packer.pack([RESPONSE, message_id, f"the answer cannot be sent: {failure}", None])
+            _PACKER.reset()
+            return _PACKER.pack([RESPONSE, message_id, f"the answer cannot be sent: {failure}", None])
