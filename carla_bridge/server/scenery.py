@@ -29,6 +29,7 @@ FACADES: tuple[Rgb, ...] = (
     (158, 164, 140),
     (202, 170, 150),
 )
+POLE_CLEARANCE_M = 3.0
 HEDGE: Rgb = (62, 98, 48)
 TRUNK: Rgb = (92, 70, 50)
 LAMP: Rgb = (72, 76, 82)
@@ -90,12 +91,15 @@ def _walk(line_m: np.ndarray, at_m: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     return points, steps[index] / np.maximum(lengths[index], 1e-9)[:, None]
 
 
-def build_scenery(name: str, lanes: Sequence[LaneStrip]) -> tuple[StaticBox, ...]:
+def build_scenery(
+    name: str, lanes: Sequence[LaneStrip], poles_m: Sequence[tuple[float, float]] = ()
+) -> tuple[StaticBox, ...]:
     """Scenery for a town.
 
     Args:
         name: seeds the generator.
         lanes: all surfaces that must stay free.
+        poles_m: (x, y) of lights and signs, which no crown may cover.
     """
     rng = np.random.default_rng(zlib.crc32(name.encode()))
     edges = np.concatenate([np.concatenate([lane.left_m, lane.right_m]) for lane in lanes])
@@ -104,6 +108,8 @@ def build_scenery(name: str, lanes: Sequence[LaneStrip]) -> tuple[StaticBox, ...
         for i in range(len(lane.left_m) - 1):
             quad = np.stack([lane.left_m[i], lane.left_m[i + 1], lane.right_m[i + 1], lane.right_m[i]])[:, :2]
             raster.take(quad)
+    for x, y in poles_m:
+        raster.take(rectangle(x, y, 0.0, POLE_CLEARANCE_M, POLE_CLEARANCE_M))
     ground = LowGround(lanes)
     ground_z = _GroundHeight(lanes, ground)
     kerbs = _kerb_lines(lanes, ground)

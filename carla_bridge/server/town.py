@@ -173,7 +173,8 @@ class Town:
     @cached_property
     def static_boxes(self) -> tuple[StaticBox, ...]:
         """Scenery beside the roads; depends on nothing but the town's name and file."""
-        return build_scenery(self.name, self.lanes)
+        poles = [post.foot_m[:2] for spec in self.signals for post in spec.posts]
+        return build_scenery(self.name, self.lanes, poles)
 
     def _stop_lines(self) -> list[MarkLine]:
         lines = []

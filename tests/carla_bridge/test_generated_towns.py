@@ -172,6 +172,15 @@ def test_gaps_between_the_ways_of_a_junction_are_found_and_nothing_else(town: To
     assert Town.load("Wamtown01").islands == ()
 
 
+def test_nothing_stands_over_or_before_a_light_or_sign(town: Town) -> None:
+    posts = np.array([post.foot_m[:2] for spec in town.signals for post in spec.posts])
+    for box in town.static_boxes:
+        c, s = math.cos(math.radians(box.yaw)), math.sin(math.radians(box.yaw))
+        local = (posts - (box.x, box.y)) @ np.array([[c, -s], [s, c]])
+        outside = np.maximum(np.abs(local) - (box.extent_x, box.extent_y), 0)
+        assert np.linalg.norm(outside, axis=1).min() > box.crown_radius + 0.3, box
+
+
 def test_kinds_of_junctions_and_size(town: Town) -> None:
     arms = Counter()
     for before, inside in town.map.get_topology():
