@@ -125,7 +125,7 @@ def apply_effects(
     for top in range(0, height, band):
         rows = (top, min(top + band, height))
         scene = PixelScene(painted, step, rows)
-        planes = cv2.split(picture[rows[0] : rows[1]].astype(np.float32))
+        planes = [plane.astype(np.float32) for plane in cv2.split(picture[rows[0] : rows[1]])]
         if not scene.sky.all():
             shines = scene.lookup(light.shining)
             if lamps is not None:

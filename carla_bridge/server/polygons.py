@@ -69,6 +69,11 @@ class Polygons:
         """The polygons at `index`, in that order."""
         return Polygons(*(getattr(self, name)[index] for name in _FIELDS))
 
+    def for_culling(self) -> Polygons:
+        """The same with single precision where it decides no more than what is drawn, and in which order."""
+        names = ("anchors_m", "radii_m", "from_m", "to_m")
+        return replace(self, **{name: getattr(self, name).astype(np.float32) for name in names})
+
     def facing_up(self) -> Polygons:
         """The same polygons of 4 vertices with their own normals, turned up: they are not seen from below."""
         normals = np.cross(self.vertices_m[:, 2] - self.vertices_m[:, 0], self.vertices_m[:, 3] - self.vertices_m[:, 1])

@@ -1,9 +1,9 @@
 """A camera for the embedded world: a painter in numpy and OpenCV, deterministic, without a GPU or system libraries.
 
 All polygons of the town are laid out once. A frame culls them by distance and view, projects the rest in one go, clips
-what crosses the near plane, and paints them: ground in layers, then everything upright from far to near. What is
-painted are the polygons' numbers; colours follow from a table, as does every pixel's depth where weather asks for it.
-Pictures are painted at twice their size and averaged down, which smooths edges better than anti-aliased filling does.
+what crosses the near plane, and paints them: ground in layers, then everything upright from far to near. Where weather
+must be worked out for every pixel, the polygons' numbers are painted; a table then gives colours and depth. Pictures
+are painted at twice their size and averaged down, which smooths edges better than anti-aliased filling does.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from carla_bridge.server.pixel_effects import Painted, add_glare, add_rain, appl
 from carla_bridge.server.polygons import Material, Polygons
 from carla_bridge.server.scene import RenderActor, RenderCamera, RenderSignal
 from carla_bridge.server.signal_mesh import see_signals
-from carla_bridge.server.sky import Background
+from carla_bridge.server.sky import draw_background
 from carla_bridge.server.town import Town
 from carla_bridge.server.upright_mesh import build_uprights
 from carla_bridge.server.view import SUBPIXEL_BITS, Seen, View, inverse_depth_planes
@@ -31,20 +31,20 @@ from carla_bridge.server.weather import CLEAR_NOON, Weather
 CELL_M = 16.0
 LARGEST_SUPERSAMPLED_PX = 700 * 400
 INVISIBLE_SHARE = 0.01  # of a colour that comes through fog: what shows less is not painted
-KEPT_SUNS = 4
+KEPT_SUNS, KEPT_CANVASES, KEPT_CELLS = 4, 8, 32
+BAND_PX = 64 * 1024
 SUN_STEP_DEG = 5.0
 _LAYER_M = np.array([{Material.SOIL: 8.0, Material.SHADOW: 7.0, Material.PAVED: 6.0}.get(m, 0.0) for m in Material])
 
 
 class Renderer:
-    """Renders pictures of one town.
+    """Renders pictures of one town, one at a time.
 
     Args:
         town: the town; its geometry is laid out here, which takes a few seconds.
     """
 
     def __init__(self, town: Town) -> None:
-        self._background = Background()
         self._boxes = town.static_boxes
         self._street_lamps = StreetLamps(self._boxes)
         soil, paving = build_ground(town.name, town.lanes, town.marks, town.crosswalks, town.islands)
@@ -57,6 +57,7 @@ class Renderer:
         self._soil, self._paving = _Culled(soil), _Culled(paving)
         self._solid, self._billboards = _Culled(solid), _Culled(billboards)
         self._shadows: dict[tuple[float, float], _Culled] = {}
+        self._canvases: dict[tuple, np.ndarray] = {}
 
     def render(
         self,
@@ -120,19 +121,27 @@ class Renderer:
         outlines: list[np.ndarray] = []
         for batch in batches:
             outlines += view.project(batch.local_m)
-        order = self._painting_order(ground, upright)
-        numbers = np.zeros((view.height, view.width), np.uint16 if len(outlines) < 65535 else np.int32)
-        _paint(numbers, outlines, order)
-
+        order = self._painting_order(ground, upright).tolist()
         colors, materials = self._colors(batches, light, view)
         table = np.zeros((len(colors) + 1, 4), np.uint8)
         table[1:, :3] = np.clip(np.round(colors[:, ::-1]), 0, 255)
         table[1:, 3] = 255
-        painted = table.view(np.uint32)[:, 0].take(numbers).view(np.uint8).reshape(view.height, view.width, 4)
+        painted = self._canvas(view, np.uint32)
+        if light.per_pixel:
+            numbers = self._canvas(view, np.uint16 if len(outlines) < 65535 else np.int32)
+            numbers.fill(0)
+            _paint(numbers, outlines, order, range(1, len(table)))
+            _look_up(table.view(np.uint32)[:, 0], numbers, painted)
+        else:
+            painted.fill(0)
+            _paint(painted.view(np.uint8).reshape(view.height, view.width, 4), outlines, order, table[1:].tolist())
+        painted = painted.view(np.uint8).reshape(view.height, view.width, 4)
+        sun = sun_pixel(view, light)
+        sun_hidden = sun is None or bool(painted[sun[1], sun[0], 3])
         scale = view.width // camera.width
         if scale > 1:
             painted = cv2.resize(painted, (camera.width, camera.height), interpolation=cv2.INTER_AREA)
-        image = self._background.draw(light, view.axes, camera.width, camera.height, view.focal_px / scale)
+        image = draw_background(light, view.axes, camera.width, camera.height, view.focal_px / scale)
         _lay_over(image, painted)
 
         if light.per_pixel:
@@ -149,11 +158,19 @@ class Renderer:
             lit = cv2.cvtColor(image, cv2.COLOR_BGRA2BGR).astype(np.float32)
         else:
             return image
-        sun = sun_pixel(view, light)
-        add_glare(lit, view, light, hidden=sun is None or bool(numbers[sun[1], sun[0]]))
+        add_glare(lit, view, light, hidden=sun_hidden)
         if light.weather.rain > 0.0:
             add_rain(lit, light, time_s)
         return cv2.cvtColor(cv2.convertScaleAbs(lit), cv2.COLOR_BGR2BGRA)
+
+    def _canvas(self, view: View, dtype: type) -> np.ndarray:
+        """(height, width) of any content, kept from picture to picture: fresh memory of this size is slow to touch."""
+        key = (view.height, view.width, dtype)
+        if key not in self._canvases:
+            if len(self._canvases) >= KEPT_CANVASES:
+                self._canvases.clear()
+            self._canvases[key] = np.empty((view.height, view.width), dtype)
+        return self._canvases[key]
 
     def _painting_order(self, ground: list[Seen], upright: list[Seen]) -> np.ndarray:
         """Indices of all polygons in the order in which they are painted."""
@@ -197,21 +214,30 @@ class _Culled:
         """As `View.see`, of all polygons of the town."""
         cell = (int(view.eye_m[0] // CELL_M), int(view.eye_m[1] // CELL_M), view.reach)
         if cell not in self._near:
-            if len(self._near) >= 16:
+            if len(self._near) >= KEPT_CELLS:
                 self._near.clear()
             middle = (np.array(cell[:2]) + 0.5) * CELL_M
             distance = np.linalg.norm(self._polygons.anchors_m[:, :2] - middle, axis=1)
-            self._near[cell] = self._polygons.take(np.flatnonzero(distance < self._polygons.to_m * view.reach + CELL_M))
+            near = np.flatnonzero(distance < self._polygons.to_m * view.reach + CELL_M)
+            self._near[cell] = self._polygons.take(near).for_culling()
         return view.see(self._near[cell], billboards=billboards)
 
 
-def _paint(numbers: np.ndarray, outlines: list[np.ndarray], order: np.ndarray) -> None:
-    """Fill convex polygons with their numbers, 1 for the first outline, in an order."""
+def _paint(canvas: np.ndarray, outlines: list[np.ndarray], order: list[int], values: Sequence) -> None:
+    """Fill convex polygons with their values, in an order."""
     fill = cv2.fillConvexPoly
-    for i in order.tolist():
+    for i in order:
         outline = outlines[i]
         if len(outline):
-            fill(numbers, outline, i + 1, cv2.LINE_8, SUBPIXEL_BITS)
+            fill(canvas, outline, values[i], cv2.LINE_8, SUBPIXEL_BITS)
+
+
+def _look_up(table: np.ndarray, numbers: np.ndarray, out: np.ndarray) -> None:
+    """Write `table[numbers]` to `out`, in bands that fit a processor's cache."""
+    band = max(1, BAND_PX // numbers.shape[1])
+    for top in range(0, len(numbers), band):
+        rows = slice(top, top + band)
+        table.take(numbers[rows], out=out[rows], mode="clip")
 
 
 def _lay_over(image: np.ndarray, painted: np.ndarray) -> None:

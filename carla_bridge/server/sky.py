@@ -17,6 +17,8 @@ GRASS_FADE_M = 260.0  # distance at which the horizon's grass has lost 63 % of i
 EYE_M = 1.8
 LONGEST_VEIL_M = 900.0  # way through fog that counts, along the horizon
 KEPT_PANORAMAS = 4
+LENS_STEP = 8
+POLE_ROWS = 10 * PIXELS_PER_DEGREE  # so near to the zenith azimuth turns fast
 HILLS = ((1.0, 4.2, (150, 172, 190)), (2.6, 2.3, (122, 148, 136)))
 
 
@@ -135,36 +137,40 @@ def _doubled(light: Light) -> np.ndarray:
     return np.tile(panorama(light), (1, 2, 1))
 
 
-class Background:
-    """Draws the panorama into a camera; the lens map is kept for the last few cameras."""
-
-    def __init__(self) -> None:
-        self._maps: dict[tuple[float, ...], tuple[np.ndarray, np.ndarray]] = {}
-
-    def draw(self, light: Light, axes: np.ndarray, width: int, height: int, focal_px: float) -> np.ndarray:
-        """(height, width, 4) BGRA background of a camera with `axes` (rows forward, right, up)."""
-        yaw = float(np.arctan2(axes[0, 1], axes[0, 0]))
-        c, s = np.cos(-yaw), np.sin(-yaw)
-        level = axes @ np.array([[c, s, 0.0], [-s, c, 0.0], [0.0, 0.0, 1.0]])  # the same camera with yaw 0
-        key = (width, height, focal_px, *np.round(level.ravel(), 4))
-        if key not in self._maps:
-            if len(self._maps) >= 8:
-                self._maps.clear()
-            self._maps[key] = _lens_map(level, width, height, focal_px)
-        map_x, map_y = self._maps[key]
-        # columns of yaw 0 start at -180 degrees
-        shift = (np.rad2deg(yaw) + 180.0) * PIXELS_PER_DEGREE % WIDTH
-        return cv2.remap(
-            _doubled(light), map_x + np.float32(shift), map_y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE
-        )
+def draw_background(light: Light, axes: np.ndarray, width: int, height: int, focal_px: float) -> np.ndarray:
+    """(height, width, 4) BGRA background of a camera with `axes` (rows forward, right, up)."""
+    columns, rows = _lens_map(axes, width, height, focal_px)
+    return cv2.remap(_doubled(light), columns, rows, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
 
 
-def _lens_map(level: np.ndarray, width: int, height: int, focal_px: float) -> tuple[np.ndarray, np.ndarray]:
-    """Panorama column, counted from -180 degrees, and row of every pixel."""
-    v, u = np.mgrid[0:height, 0:width] + 0.5
-    right, up = ((u - width / 2) / focal_px)[..., None], ((height / 2 - v) / focal_px)[..., None]
-    ray = level[0] + right * level[1] + up * level[2]
-    azimuth = np.rad2deg(np.arctan2(ray[..., 1], ray[..., 0]))
-    elevation = np.rad2deg(np.arctan2(ray[..., 2], np.hypot(ray[..., 0], ray[..., 1])))
-    columns, rows = (azimuth + 180.0) * PIXELS_PER_DEGREE - 0.5, (90.0 - elevation) * PIXELS_PER_DEGREE - 0.5
+def _lens_map(axes: np.ndarray, width: int, height: int, focal_px: float) -> tuple[np.ndarray, np.ndarray]:
+    """(height, width) float32 column and row of every pixel in the doubled panorama.
+
+    Directions change so evenly that every 8th pixel is enough, unless the zenith or nadir is in view.
+    """
+    across, down = -(-width // LENS_STEP) + 2, -(-height // LENS_STEP) + 2
+    u, v = ((np.arange(count) - 0.5) * LENS_STEP for count in (across, down))
+    columns, rows = _directions(axes, u[None], v[:, None], width, height, focal_px)
+    if rows.min() < POLE_ROWS or rows.max() > HEIGHT - POLE_ROWS:
+        u, v = np.arange(width)[None] + 0.5, np.arange(height)[:, None] + 0.5
+        return _directions(axes, u, v, width, height, focal_px)
+    size = (across * LENS_STEP, down * LENS_STEP)
+    window = (slice(LENS_STEP, LENS_STEP + height), slice(LENS_STEP, LENS_STEP + width))
+    fine = [cv2.resize(coarse, size, interpolation=cv2.INTER_LINEAR)[window] for coarse in (columns, rows)]
+    return fine[0], fine[1]
+
+
+def _directions(
+    axes: np.ndarray, u: np.ndarray, v: np.ndarray, width: int, height: int, focal_px: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Columns and rows in the doubled panorama of picture points `u` from the left and `v` from the top."""
+    yaw = float(np.arctan2(axes[0, 1], axes[0, 0]))
+    c, s = np.cos(-yaw), np.sin(-yaw)
+    level = axes @ np.array([[c, s, 0.0], [-s, c, 0.0], [0.0, 0.0, 1.0]])  # the same camera with yaw 0
+    right, up = (u - width / 2) / focal_px, (height / 2 - v) / focal_px
+    x, y, z = (level[0, k] + right * level[1, k] + up * level[2, k] for k in range(3))
+    azimuth, elevation = np.rad2deg(np.arctan2(y, x)), np.rad2deg(np.arctan2(z, np.hypot(x, y)))
+    # columns of yaw 0 start at -180 degrees
+    shift = (np.rad2deg(yaw) + 180.0) * PIXELS_PER_DEGREE % WIDTH
+    columns, rows = (azimuth + 180.0) * PIXELS_PER_DEGREE - 0.5 + shift, (90.0 - elevation) * PIXELS_PER_DEGREE - 0.5
     return columns.astype(np.float32), rows.astype(np.float32)

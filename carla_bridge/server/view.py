@@ -69,8 +69,8 @@ class View:
         self.reach = max(1.0, float(np.ceil(camera.z / HIGH_M)))  # a high camera sees farther in detail
         self.farthest_m = farthest_m * self.reach
         half = np.array([self.width, self.height]) / 2 / self.focal_px
-        self._slopes = half
-        self._slants = np.sqrt(1.0 + half**2)
+        self._slopes = half.tolist()
+        self._slants = np.sqrt(1.0 + half**2).tolist()
 
     def spheres_in_view(self, centres_m: np.ndarray, radii_m: np.ndarray, to_m: float) -> np.ndarray:
         """(N,) bool: which spheres reach into the view, nearer than `to_m`.
@@ -94,18 +94,19 @@ class View:
             polygons: in the world.
             billboards: whether they are to be turned to the camera.
         """
-        relative = polygons.anchors_m - self.eye_m
-        local = relative @ self.axes.T
-        ahead, radius = local[:, 0], polygons.radii_m
-        detail = np.hypot(relative[:, 0], relative[:, 1]) / self.reach
+        precision = polygons.anchors_m.dtype
+        relative = polygons.anchors_m - self.eye_m.astype(precision)
+        ahead, right, up = self.axes.astype(precision) @ relative.T
+        radius = polygons.radii_m
+        square = relative[:, 0] ** 2 + relative[:, 1] ** 2
         index = np.flatnonzero(
-            (np.abs(local[:, 1]) - self._slants[0] * radius < self._slopes[0] * ahead)
-            & (np.abs(local[:, 2]) - self._slants[1] * radius < self._slopes[1] * ahead)
+            (np.abs(right) - self._slants[0] * radius < self._slopes[0] * ahead)
+            & (np.abs(up) - self._slants[1] * radius < self._slopes[1] * ahead)
             & (ahead > NEAR_M - radius)
             & (ahead < self.farthest_m + radius)
             & (radius * self.focal_px > SMALLEST_PX * ahead)
-            & (detail >= polygons.from_m)
-            & (detail < polygons.to_m)
+            & (square >= (polygons.from_m * self.reach) ** 2)
+            & (square < (polygons.to_m * self.reach) ** 2)
         )
         vertices, normals = polygons.vertices_m[index], polygons.normals[index]
         if billboards:
@@ -119,7 +120,7 @@ class View:
             polygons.colors[index],
             normals,
             polygons.materials[index],
-            np.linalg.norm(local[index], axis=1),
+            np.sqrt(square[index] + relative[index, 2] ** 2),
             radius[index],
         )
 
