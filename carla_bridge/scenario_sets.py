@@ -240,7 +240,7 @@ def _same_junction(survey: TownSurvey, one: Movement, other: Movement) -> bool:
     ids = [
         survey.place(m.through, survey.graph.lanes[m.through].length_m / 2).waypoint.junction_id for m in (one, other)
     ]
-    return ids[0] == ids[1]
+    return bool(ids[0] == ids[1])
 
 
 def straight(control: str) -> Callable[[TownSurvey, Movement], bool]:

@@ -150,10 +150,10 @@ class TownSurvey:
         found = []
         for entry, through, end, junction in ways:
             rules = [control.get((road, lane), "none") for road, _, lane in entries[junction]]
-            road, _, lane = entry.key
+            road, _, lane_id = entry.key
             turn = wrap_angle(entry.lane.heading_rad(at_end=True) - end.lane.heading_rad(at_end=False))
             found.append(Movement(
-                entry, through, end, turn, control.get((road, lane), "none"), any(rule != "none" for rule in rules),
+                entry, through, end, turn, control.get((road, lane_id), "none"), any(rule != "none" for rule in rules),
                 len({road for road, _, _ in entries[junction]}), -entry.lane.heading_rad(at_end=True),
             ))
         return found

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from carla_bridge.leaderboard_infractions import Infraction
+from carla_bridge.scenarios.background import BackgroundTraffic
 from carla_bridge.scenarios.behaviours import Track
 from carla_bridge.scenarios.places import ScenarioError
 from carla_bridge.scenarios.registry import SCENARIOS
@@ -46,10 +47,12 @@ class ScenarioEngine:
         spec: the route as its file says it.
         planner: of the same map.
         seed: of the run; routes and scenarios draw differently from it.
+        background: how many vehicles of ordinary traffic drive near the route.
     """
 
     def __init__(
-        self, simulation: Simulation, plan: RoutePlan, spec: RouteSpec, planner: RoutePlanner, seed: int = 0
+        self, simulation: Simulation, plan: RoutePlan, spec: RouteSpec, planner: RoutePlanner, seed: int = 0,
+        background: int = 0,
     ) -> None:
         self._simulation, self._plan, self._spec, self._planner, self._seed = simulation, plan, spec, planner, seed
         self._track = Track(plan.xy_m)
@@ -59,6 +62,7 @@ class ScenarioEngine:
         self._running: list[Scenario] = []
         self._stages: list[Stage] = []
         self._infractions: list[Infraction] = []
+        self._background = BackgroundTraffic(simulation, plan, background, seed) if background else None
 
     def __enter__(self) -> ScenarioEngine:
         return self
@@ -110,6 +114,8 @@ class ScenarioEngine:
                 scenario = kind(spec, scene)
                 scenario.set_up()
             self._waiting.append((trigger_m, scenario))
+        if self._background is not None:
+            self._background.put()
         for stage in self._stages:
             stage.flush(around)
 
@@ -158,6 +164,8 @@ class ScenarioEngine:
         for stage in self._stages:
             stage.close()
         self._stages.clear()
+        if self._background is not None:
+            self._background.close()
 
     def _trigger_arc_m(self, spec: ScenarioSpec) -> float:
         """Where on the route a scenario is triggered.

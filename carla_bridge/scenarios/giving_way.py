@@ -78,7 +78,7 @@ class YieldToEmergencyVehicle(Scenario):
 
 
 class InvadingTurn(Scenario):
-    """Oncoming vehicles drive partly on the ego vehicle's side, round cones on their own."""
+    """Oncoming vehicles drive partly on the ego vehicle's side, round cones on their own, and do not stop for it."""
 
     time_limit_s = 240.0
     beyond_m: ClassVar[float] = 30.0
@@ -107,7 +107,7 @@ class InvadingTurn(Scenario):
         height = heights(self.stage.simulation.map, self._line, self._z_m)
         self.start(Flow(
             self._line, height, self.scene.speed_limit_mps, (self.gap_m, self.gap_m), self.stage.car,
-            manner=Manner(headway_s=0.2),
+            manner=Manner(headway_s=0.2, heeds_ego=False),
         ))
         yield from self.until(lambda: self._end.spot.is_passed(self.ego_m) and self.ego_near(self._end.spot, 50.0))
 
@@ -150,13 +150,13 @@ class HighwayCutIn(Scenario):
 
 
 class ParkingExit(Scenario):
-    """The ego vehicle begins in a parking lane between two cars and has to join the traffic.
+    """The ego vehicle begins in a parking lane between two cars, a third one beside it, and has to join the traffic.
 
     It must be the route's first scenario, triggered at its start.
     """
 
     time_limit_s = 240.0
-    passing_m: ClassVar[float] = 50.0
+    away_m: ClassVar[float] = 50.0
 
     def set_up(self) -> None:
         """Put the cars, and the ego vehicle between them."""
@@ -175,22 +175,19 @@ class ParkingExit(Scenario):
         front, behind = slot.ahead(front_m, "the car in front"), slot.behind(behind_m, "the car behind")
         self.put_car(parked(front.spot, front.width_m), role="scenario no lights")
         self.put_car(parked(behind.spot, behind.width_m), role="scenario no lights")
+        self._beside = self.put_car(self.trigger.spot)
         self._end_m = front_m + 15.0
 
     def script(self) -> Script:
-        """Let one car pass, and wait until the ego vehicle is on its way."""
-        yield from self.first_of(self.ego_drives(self._end_m), self._passing())
+        """Let the car beside drive away, and wait until the ego vehicle is on its way."""
+        yield from self.first_of(self.ego_drives(self._end_m), self._drive_away())
 
-    def _passing(self) -> Script:
-        start = self.trigger.behind(12.0, "the passing car")
-        passing = self.stage.try_spawn(self.stage.car(), start.spot, speed_mps=self.scene.speed_limit_mps)
-        if passing is not None:
-            self._mine.append(passing)
-            driver = LineDriver(passing, self.lane_track(start, 120.0), self.scene.speed_limit_mps)
-            self.start(driver)
-            yield from self.until(lambda: driver.arc_m is not None and driver.arc_m > self.passing_m)
-            self.stop(driver)
-            self.stage.remove([passing])
+    def _drive_away(self) -> Script:
+        driver = LineDriver(self._beside, self.lane_track(self.trigger, 120.0), self.scene.speed_limit_mps)
+        self.start(driver)
+        yield from self.until(lambda: driver.arc_m is not None and driver.arc_m > self.away_m)
+        self.stop(driver)
+        self.stage.remove([self._beside])
         yield from self.forever()
 
 

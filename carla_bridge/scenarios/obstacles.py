@@ -221,7 +221,7 @@ class HazardAtSideLane(Scenario):
             return False
         yaw = last.pose.yaw_rad
         x, y = self.ego_m - [last.pose.x_m, last.pose.y_m]
-        return x * math.cos(yaw) + y * math.sin(yaw) > 0.0
+        return bool(x * math.cos(yaw) + y * math.sin(yaw) > 0.0)
 
     def _ride(self) -> Script:
         while True:

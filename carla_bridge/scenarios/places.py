@@ -7,7 +7,6 @@ where it is triggered.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -290,17 +289,22 @@ def lane_line(graph: LaneGraph, start: Place, distance_m: float, turn: str = "st
         left_m -= end_m - arc_m
         if left_m <= 1e-6 or not lane.successors:
             break
-        choices = list(_ordered(graph, lane.successors, "straight" if turned else turn))
-        key, arc_m = choices[0], 0.0
+        key, arc_m = _successor(graph, lane.successors, "straight" if turned else turn), 0.0
         turned = turned or graph.lanes[key].in_junction
-    xy = np.concatenate(points)[:, :2] * [1.0, -1.0]
-    return xy[np.concatenate([[True], np.hypot(*np.diff(xy, axis=0).T) > 1e-3])]
+    xy: np.ndarray = np.concatenate(points)[:, :2] * [1.0, -1.0]
+    apart = np.concatenate([[True], np.hypot(*np.diff(xy, axis=0).T) > 1e-3])
+    return np.asarray(xy[apart])
 
 
-def _ordered(graph: LaneGraph, keys: list[LaneKey], turn: str) -> Iterator[LaneKey]:
-    """Successors, the one that turns as asked first; turns are counted in CARLA's sense, right positive."""
-    score = {"straight": lambda rad: abs(rad), "left": lambda rad: rad, "right": lambda rad: -rad}[turn]
-    yield from sorted(keys, key=lambda key: (round(score(graph.turn_rad(key)), 6), key))
+def _successor(graph: LaneGraph, keys: list[LaneKey], turn: str) -> LaneKey:
+    """The lane that turns most as asked."""
+
+    def score(key: LaneKey) -> tuple[float, LaneKey]:
+        turn_rad = graph.turn_rad(key)  # CARLA's sense, right positive
+        wanted = {"straight": abs(turn_rad), "left": turn_rad, "right": -turn_rad}[turn]
+        return round(wanted, 6), key
+
+    return min(keys, key=score)
 
 
 def _distance_m(waypoint: carla.Waypoint, points_m: np.ndarray) -> float:

@@ -106,8 +106,14 @@ class Stage:
             raise ScenarioError(f"no room for a {kind} at ({spot.pose.x_m:.1f}, {spot.pose.y_m:.1f}) of the map frame")
         return actor_id
 
-    def try_spawn(self, kind: str, spot: Spot, *, role: str = "scenario", speed_mps: float = 0.0) -> int | None:
-        """As `spawn`; None when the place is taken."""
+    def server_drives(self, kind: str) -> bool:
+        """Whether the server can drive vehicles of a blueprint by itself, as the embedded one can."""
+        return bool(self.simulation.world.get_blueprint_library().find(kind).has_attribute("driver"))
+
+    def try_spawn(
+        self, kind: str, spot: Spot, *, role: str = "scenario", speed_mps: float = 0.0, by_server: bool = False
+    ) -> int | None:
+        """As `spawn`; None when the place is taken. `by_server` lets the server drive the vehicle if it can."""
         world = self.simulation.world
         try:
             blueprint = world.get_blueprint_library().find(kind)
@@ -115,6 +121,8 @@ class Stage:
             raise ScenarioError(f"the server has no {kind}") from None
         if blueprint.has_attribute("role_name"):
             blueprint.set_attribute("role_name", role)
+        if by_server and blueprint.has_attribute("driver"):
+            blueprint.set_attribute("driver", "server")
         if blueprint.has_attribute("color"):
             colors = list(blueprint.get_attribute("color").recommended_values)
             if colors:
@@ -133,7 +141,7 @@ class Stage:
             if speed_mps:
                 vx, vy = speed_mps * math.cos(spot.pose.yaw_rad), speed_mps * math.sin(spot.pose.yaw_rad)
                 self._batch.append(carla.command.ApplyTargetVelocity(handle.id, carla.Vector3D(vx, 0.0 - vy, 0.0)))
-            else:
+            elif not by_server:
                 self.park(handle.id)
         elif kind.startswith("static."):
             handle.set_simulate_physics(False)

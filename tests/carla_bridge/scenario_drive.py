@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import carla
 import numpy as np
 
 from carla_bridge import route_sets
@@ -65,17 +66,21 @@ class Drive:
 
 
 class Rails:
-    """Drives one route of the demonstration with one scenario each time."""
+    """Drives one route, of the demonstration unless told otherwise, with a scenario each time.
 
-    def __init__(self, port: int, route: int = 0) -> None:
-        import carla
+    Args:
+        port: of a server in the route's town.
+        file: of routes.
+        route_id: of one of them; the first by default.
+    """
 
+    def __init__(self, port: int, file: Path = DEMO, route_id: str = "") -> None:
         client = carla.Client("127.0.0.1", port)
         client.set_timeout(20.0)
         self.port = port
         self.map = client.get_world().get_map()
         self.planner = RoutePlanner(self.map)
-        self.spec = load_routes(DEMO)[route]
+        self.spec = next(spec for spec in load_routes(file) if route_id in ("", spec.id))
         self.plan: RoutePlan = self.planner.plan(self.spec)
 
     def pose(self, arc_m: float, left_m: float = 0.0) -> Pose2D:
@@ -98,11 +103,14 @@ class Rails:
     def drive(
         self, spec: RouteSpec, *, speed_mps: Callable[[Seen], float] | float = 8.0,
         left_m: Callable[[float], float] = lambda arc_m: 0.0, seed: int = 1, to_m: float = 1e9, max_s: float = 40.0,
+        background: int = 0, on_rails: bool = True,
     ) -> Drive:
-        """Drive until the scenario is over, the route or the time."""
+        """Drive until the scenario is over, the route or the time; off the rails, the ego vehicle stays as it is."""
         with Simulation(port=self.port, ego_pose=self.plan.start, cameras=[], inertial=False) as simulation:
             before = {actor.id for actor in simulation.world.get_actors()}
-            with ScenarioEngine(simulation, self.plan, spec, self.planner, seed) as engine:
+            with ScenarioEngine(
+                simulation, self.plan, spec, self.planner, seed, background
+            ) as engine:
                 criteria = RouteCriteria(self.plan, self.map, engine)
                 simulation.tick()
                 engine.set_up(simulation.surroundings())
@@ -110,7 +118,8 @@ class Rails:
                 for _ in range(round(max_s / DT_S)):
                     speed = speed_mps if isinstance(speed_mps, float) else speed_mps(seen) if seen else 0.0
                     arc_m += speed * DT_S
-                    simulation.place_ego(self.pose(arc_m, left_m(arc_m)), speed)
+                    if on_rails:
+                        simulation.place_ego(self.pose(arc_m, left_m(arc_m)), speed)
                     frame = simulation.tick()
                     around = simulation.surroundings()
                     engine.step(around)
