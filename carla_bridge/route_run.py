@@ -22,7 +22,7 @@ from carla_bridge.navigation import Navigator, RoutePlan
 from carla_bridge.planner_loss import PlannerLoss
 from carla_bridge.recorder import RouteRecorder
 from carla_bridge.results import Infraction, Outcome, PlanRecord, RouteResult, Tick, Verdict
-from carla_bridge.scenarios.places import ScenarioError
+from carla_bridge.scenarios.errors import ScenarioError
 from wamdiff2_core.control.controller import Controller, PlanInMap
 from wamdiff2_core.errors import InfrastructureError, UserError
 from wamdiff2_core.types import EgoState, Navigation, Plan, VehicleCommand

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from carla_bridge.scenarios.behaviours import Crossing, LineDriver, Manner, Track
-from carla_bridge.scenarios.places import Junction, Place, ScenarioError, Spot
+from carla_bridge.scenarios.errors import ScenarioError
+from carla_bridge.scenarios.places import Junction, Place, Spot
 from carla_bridge.scenarios.scenario import Scenario, Script
 
 SIDES = ("left", "right")

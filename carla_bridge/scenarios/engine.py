@@ -16,7 +16,7 @@ import numpy as np
 from carla_bridge.leaderboard_infractions import Infraction
 from carla_bridge.scenarios.background import BackgroundTraffic
 from carla_bridge.scenarios.behaviours import Track
-from carla_bridge.scenarios.places import ScenarioError
+from carla_bridge.scenarios.errors import ScenarioError
 from carla_bridge.scenarios.registry import SCENARIOS
 from carla_bridge.scenarios.scenario import Scenario, Scene
 from carla_bridge.scenarios.stage import Stage

@@ -9,7 +9,8 @@ import numpy as np
 
 from carla_bridge.leaderboard_infractions import Infraction
 from carla_bridge.scenarios.behaviours import Flow, LineDriver, Manner, Track
-from carla_bridge.scenarios.places import ScenarioError, Spot
+from carla_bridge.scenarios.errors import ScenarioError
+from carla_bridge.scenarios.places import Spot
 from carla_bridge.scenarios.scenario import Scenario, Script, heights
 
 SIDES = ("left", "right")

@@ -9,7 +9,8 @@ import math
 from typing import ClassVar
 
 from carla_bridge.scenarios.behaviours import Flow, LineDriver
-from carla_bridge.scenarios.places import Place, ScenarioError
+from carla_bridge.scenarios.errors import ScenarioError
+from carla_bridge.scenarios.places import Place
 from carla_bridge.scenarios.scenario import Scenario, Script, heights
 
 NOTICE_M, NOTICE_S = 50.0, 5.0

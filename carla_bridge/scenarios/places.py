@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import carla
 import numpy as np
 
+from carla_bridge.scenarios.errors import ScenarioError
 from wamdiff2_core.frames import pose_from_carla, pose_to_carla, transform_points, wrap_angle
 from wamdiff2_core.types import Pose2D
 
@@ -24,10 +25,6 @@ STEP_M = 2.0
 JUNCTION_SEARCH_M = 200.0
 DIRECTION_RAD = {"opposite": math.pi, "left": -math.pi / 2, "right": math.pi / 2}  # heading of who comes from there
 DIRECTION_TOLERANCE_RAD = math.radians(50.0)
-
-
-class ScenarioError(RuntimeError):
-    """A scenario cannot be set up or run on, so its route is void; the message says why."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ import numpy as np
 from carla_bridge.leaderboard_infractions import Infraction
 from carla_bridge.route_file import RouteSpec, ScenarioSpec
 from carla_bridge.scenarios.behaviours import Behaviour, Flow, Track
-from carla_bridge.scenarios.places import Place, ScenarioError, Spot, lane_line
+from carla_bridge.scenarios.errors import ScenarioError
+from carla_bridge.scenarios.places import Place, Spot, lane_line
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.types import VehicleCommand
 

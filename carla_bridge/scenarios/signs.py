@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from carla_bridge.scenarios.places import Junction, Place, ScenarioError
+from carla_bridge.scenarios.errors import ScenarioError
+from carla_bridge.scenarios.places import Junction, Place
 from carla_bridge.scenarios.scenario import Scenario, Script
 from carla_bridge.surroundings import LightState
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import carla
 import numpy as np
 
-from carla_bridge.scenarios.places import ScenarioError, Spot
+from carla_bridge.scenarios.errors import ScenarioError
+from carla_bridge.scenarios.places import Spot
 from carla_bridge.surroundings import LightState
 from carla_bridge.vehicle_control import PedalMap, to_pedals
 from wamdiff2_core.frames import pose_to_carla

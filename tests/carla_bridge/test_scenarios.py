@@ -14,7 +14,7 @@ from carla_bridge.client import Simulation  # noqa: E402
 from carla_bridge.route_file import load_routes  # noqa: E402
 from carla_bridge.scenarios import obstacles, traffic_flows  # noqa: E402
 from carla_bridge.scenarios.engine import ScenarioEngine  # noqa: E402
-from carla_bridge.scenarios.places import ScenarioError  # noqa: E402
+from carla_bridge.scenarios.errors import ScenarioError  # noqa: E402
 from carla_bridge.scenarios.registry import SCENARIOS  # noqa: E402
 from tests.carla_bridge.scenario_drive import Drive, Rails  # noqa: E402
 from wamdiff2_core.frames import inverse, transform_points  # noqa: E402
