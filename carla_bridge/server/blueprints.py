@@ -5,6 +5,8 @@ Ids and attribute names are CARLA's, so that filters such as `base_type == car` 
 
 from __future__ import annotations
 
+from functools import cache
+
 from carla_bridge.server.blueprint import Blueprint
 from carla_bridge.server.dialect import Dialect
 from carla_bridge.server.prop_catalogue import CONTROLLER, PROPS, WALKERS
@@ -16,6 +18,7 @@ LIBRARY: dict[str, Blueprint] = {
 }
 
 
+@cache
 def definitions(dialect: Dialect) -> list:
     """`ActorDefinition` of every blueprint, as `get_actor_definitions` returns them."""
     return [blueprint.as_wire(uid, dialect) for uid, blueprint in enumerate(LIBRARY.values(), start=1)]
