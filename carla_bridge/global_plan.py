@@ -2,28 +2,21 @@
 
 It comes as a dense list of poses with a road option each, traced by CARLA's own planner: an option stands only on the
 points of the junction or lane change it speaks of. Models were trained with commands that are told ahead, as
-`route_planner` tells them.
+`navigation.announced` tells them.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from carla_bridge.navigation import CHANGES, RoutePlan
-from carla_bridge.route_planner import ANNOUNCE_CHANGE_M, ANNOUNCE_M, OVERRUN_M
+from carla_bridge.leaderboard_plan import OPTIONS
+from carla_bridge.navigation import Manoeuvre, RoutePlan, announced
+from carla_bridge.route_planner import OVERRUN_M
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.frames import flip_y
 from wamdiff2_core.types import NavCommand
 
-# Values of `agents.navigation.local_planner.RoadOption`; VOID is -1.
-COMMANDS = {
-    1: NavCommand.LEFT,
-    2: NavCommand.RIGHT,
-    3: NavCommand.STRAIGHT,
-    4: NavCommand.FOLLOW,
-    5: NavCommand.CHANGE_LEFT,
-    6: NavCommand.CHANGE_RIGHT,
-}
+COMMANDS = {int(option): command for command, option in OPTIONS.items()}
 MIN_STEP_M = 0.05
 MIN_LENGTH_M = 2.0
 DIRECTION_M = 3.0  # length at the end that gives the direction beyond it
@@ -58,9 +51,10 @@ def route_from_global_plan(positions_carla: np.ndarray, options: list[int], rout
     even = np.arange(0.0, arc[-1] + 1e-9, 1.0)
     x, y, z = (np.interp(even, arc, xyz[:, k]) for k in range(3))
     tangent = np.gradient(np.stack([x, y], axis=1), axis=0)
+    manoeuvres = _manoeuvres([COMMANDS.get(int(options[k]), NavCommand.FOLLOW) for k in kept], arc[:-1])
     return RoutePlan(
         route_id, "", np.stack([x, y], axis=1), np.arctan2(tangent[:, 1], tangent[:, 0]), z,
-        _told_ahead([COMMANDS.get(int(options[k]), NavCommand.FOLLOW) for k in kept], arc[:-1], even), length,
+        announced(manoeuvres, even), length, manoeuvres=manoeuvres,
     )
 
 
@@ -80,26 +74,13 @@ def _forward_only(xyz_m: np.ndarray) -> tuple[np.ndarray, list[int]]:
     return xyz_m[kept], kept
 
 
-def _told_ahead(commands: list[NavCommand], arc_m: np.ndarray, even_m: np.ndarray) -> tuple[NavCommand, ...]:
-    """Command at each of `even_m`, from where it is told first until it is done.
-
-    An earlier command wins over the announcement of a later one, and a junction's over a lane change's.
-    """
-    told = np.full(len(even_m), NavCommand.FOLLOW, dtype=object)
-    spans = _spans(commands, arc_m)
-    for start, end, command in reversed([span for span in spans if span[2] in CHANGES]):
-        told[(even_m >= start - ANNOUNCE_CHANGE_M) & (even_m < end)] = command
-    for start, end, command in reversed([span for span in spans if span[2] not in CHANGES]):
-        told[(even_m >= start - ANNOUNCE_M) & (even_m < end)] = command
-    return tuple(told)
-
-
-def _spans(commands: list[NavCommand], arc_m: np.ndarray) -> list[tuple[float, float, NavCommand]]:
-    """(first arc length, arc length of the point after, command) of each run of one command other than FOLLOW."""
-    spans, begin = [], 0
+def _manoeuvres(commands: list[NavCommand], arc_m: np.ndarray) -> tuple[Manoeuvre, ...]:
+    """Each run of one command other than FOLLOW, from its first point to the point after it."""
+    found, begin = [], 0
     for k in range(1, len(commands) + 1):
         if k == len(commands) or commands[k] is not commands[begin]:
             if commands[begin] is not NavCommand.FOLLOW:
-                spans.append((float(arc_m[begin]), float(arc_m[min(k, len(arc_m) - 1)]), commands[begin]))
+                end_m = float(arc_m[min(k, len(arc_m) - 1)])
+                found.append(Manoeuvre(float(arc_m[begin]), end_m, commands[begin]))
             begin = k
-    return spans
+    return tuple(found)

@@ -5,6 +5,7 @@ Pure geometry in the map frame (REP-103); `route_planner` makes the routes.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,6 +19,7 @@ WINDOW_BACK_M, WINDOW_AHEAD_M = 5.0, 20.0
 GOAL_SHARE, GOAL_RADIUS_M = 0.99, 10.0
 SPARSE_STEP_M = 50.0
 CHANGES = (NavCommand.CHANGE_LEFT, NavCommand.CHANGE_RIGHT)
+ANNOUNCE_M, ANNOUNCE_CHANGE_M = 25.0, 10.0  # a junction's command, and a lane change's, holds from here before it
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,18 @@ class Manoeuvre:
     start_m: float
     end_m: float
     command: NavCommand
+
+
+def announced(manoeuvres: Iterable[Manoeuvre], arc_m: np.ndarray) -> tuple[NavCommand, ...]:
+    """The command at each arc length: that of a manoeuvre from where it is announced until its end, else FOLLOW."""
+    commands = np.full(len(arc_m), NavCommand.FOLLOW, dtype=object)
+    in_order = sorted(manoeuvres, key=lambda manoeuvre: manoeuvre.start_m)
+    for change in [manoeuvre for manoeuvre in in_order if manoeuvre.command in CHANGES]:
+        commands[(arc_m >= change.start_m - ANNOUNCE_CHANGE_M) & (arc_m < change.end_m)] = change.command
+    # later junctions first: the window of an earlier one ends at its exit and wins before it
+    for junction in reversed([manoeuvre for manoeuvre in in_order if manoeuvre.command not in CHANGES]):
+        commands[(arc_m >= junction.start_m - ANNOUNCE_M) & (arc_m < junction.end_m)] = junction.command
+    return tuple(commands)
 
 
 @dataclass(frozen=True)

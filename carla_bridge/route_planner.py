@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from carla_bridge.maps.lane_graph import LaneGraph, Piece, Place
-from carla_bridge.navigation import Manoeuvre, RoutePlan
+from carla_bridge.navigation import Manoeuvre, RoutePlan, announced
 from carla_bridge.route_file import RouteSpec
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.frames import flip_y
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     import carla
 
 OVERRUN_M = 40.0
-ANNOUNCE_M = 25.0  # a junction's command holds from here before it
-ANNOUNCE_CHANGE_M = 10.0
 TURN_RAD = np.deg2rad(35.0)  # less than this through a junction is STRAIGHT
 CHANGE_HALF_M = 7.5  # a lane change is spread over twice this
 MATCH_RADIUS_M = 1.6
@@ -75,7 +73,7 @@ class RoutePlanner:
             xy_m=xy,
             yaw_rad=np.arctan2(tangent[:, 1], tangent[:, 0]),
             z_m=xyz[:, 2],
-            commands=path.commands(arc),
+            commands=announced(path.manoeuvres(), arc),
             length_m=float(goal_arc),
             lanes=tuple(lanes),
             manoeuvres=tuple(path.manoeuvres()),
@@ -180,16 +178,6 @@ class _Path:
     def manoeuvres(self) -> list[Manoeuvre]:
         """Junctions and lane changes in order."""
         return sorted((Manoeuvre(*item) for item in [*self._changes, *self._junctions]), key=lambda m: m.start_m)
-
-    def commands(self, arc_m: np.ndarray) -> tuple[NavCommand, ...]:
-        """The command at each arc length."""
-        commands = np.full(len(arc_m), NavCommand.FOLLOW, dtype=object)
-        for start, end, command in self._changes:
-            commands[(arc_m >= start - ANNOUNCE_CHANGE_M) & (arc_m < end)] = command
-        # later junctions first: the window of an earlier one ends at its exit and wins before it
-        for start, end, command in reversed(self._junctions):
-            commands[(arc_m >= start - ANNOUNCE_M) & (arc_m < end)] = command
-        return tuple(commands)
 
 
 def _blend(xyz_m: np.ndarray, jumps: list[int]) -> np.ndarray:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from carla_bridge import route_planner
 from carla_bridge.global_plan import route_from_global_plan
+from carla_bridge.leaderboard_plan import road_options
+from carla_bridge.route_file import load_routes
 from wamdiff2_core.errors import UserError
+from wamdiff2_core.frames import flip_y
 from wamdiff2_core.types import NavCommand
 
 LEFT, RIGHT, STRAIGHT, FOLLOW, CHANGE_LEFT = 1, 2, 3, 4, 5
@@ -61,6 +66,24 @@ def test_points_that_repeat_or_step_back_are_left_out() -> None:
     route = route_from_global_plan(again, options + [FOLLOW] * 2)
     assert route.length_m == pytest.approx(49.0, abs=0.1)
     assert np.all(np.diff(route.xy_m[:, 0]) > 0.9)
+
+
+@pytest.mark.carla
+def test_it_undoes_what_the_leaderboard_does_to_a_planned_route() -> None:
+    carla = pytest.importorskip("carla", reason="needs the carla client library")
+    town = Path(route_planner.__file__).parent / "server" / "towns" / "Wamtown01.xodr"
+    planner = route_planner.RoutePlanner(carla.Map("Wamtown01", town.read_text()))
+    for spec in load_routes(Path(route_planner.__file__).parent / "routes" / "demo.xml"):
+        planned = planner.plan(spec)
+        options = [int(option) for option in road_options(planned)]
+        positions = np.column_stack([flip_y(planned.xy_m), planned.z_m])[: len(options)]
+        again = route_from_global_plan(positions, options)
+        assert again.length_m == pytest.approx(planned.length_m, abs=1.0)
+        shared = np.arange(0.0, again.length_m - 1.0)
+        assert np.abs(again.at(shared) - planned.at(shared)).max() < 0.1
+        told, planned_told = [[plan.command_at(arc) for arc in shared] for plan in (again, planned)]
+        differing = sum(a is not b for a, b in zip(told, planned_told, strict=True))
+        assert differing <= 2 * len(planned.manoeuvres)
 
 
 def test_what_is_no_plan_is_refused() -> None:

@@ -12,8 +12,9 @@ import pytest
 carla = pytest.importorskip("carla")
 
 from carla_bridge import route_sets  # noqa: E402
+from carla_bridge.navigation import ANNOUNCE_M  # noqa: E402
 from carla_bridge.route_file import RouteSpec, load_routes  # noqa: E402
-from carla_bridge.route_planner import ANNOUNCE_M, RoutePlanner, plan_route  # noqa: E402
+from carla_bridge.route_planner import RoutePlanner, plan_route  # noqa: E402
 from carla_bridge.server.town import Town  # noqa: E402
 from wamdiff2_core.errors import UserError  # noqa: E402
 from wamdiff2_core.frames import flip_y, pose_to_carla  # noqa: E402
