@@ -124,9 +124,9 @@ class Attempt:
                     self._log_bytes, self._heard_s = size, now_s
             if now_s - self._heard_s < self._options.stall_s:
                 return None
+            reason = f"no line for {self._options.stall_s:g} s: {self._last_line()}"
             self.stop()
-            return Ended(Kind.INFRASTRUCTURE, f"no line for {self._options.stall_s:g} s: {self._last_line()}",
-                         now_s - self._began_s)
+            return Ended(Kind.INFRASTRUCTURE, reason, now_s - self._began_s)
         code = self._process.returncode
         self.stop()
         ended = judge(self.folder, code or 0, self._options.checkout.embedded)
@@ -211,8 +211,9 @@ def _start_time(pid: int) -> int:
 
 
 def _stat(pid: int) -> list[str]:
-    """Fields of `/proc/PID/stat` from the state on; empty when the process is gone."""
+    """Fields of `/proc/PID/stat` from the state on; empty when the process has ended, reaped or not."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (OSError, ValueError):
         return []
+    return fields if fields and fields[0] not in "ZX" else []
