@@ -24,12 +24,14 @@ from carla_bridge.server.signals import place_signals
 from carla_bridge.server.streams import StreamHub
 from carla_bridge.server.town_library import TownLibrary
 from carla_bridge.server.town_renderers import RendererLike, TownLike
+from carla_bridge.server.traffic.traffic import background
 from carla_bridge.server.world import World
 from wamdiff2_core.errors import InfrastructureError, UserError
 
 LOG = logging.getLogger(__name__)
 SWITCH_INTERVAL_S = 0.0005
 DEFAULT_TOWN = "Wamtown01"
+MOST_BACKGROUND = 500
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class ServerConfig:
         maps_folder: where further towns are found by name, as `NAME.xodr`.
         seed: of the world's random choices.
         dialect: CARLA version of the clients.
+        vehicles, walkers: how many the server itself puts into each episode and drives.
 
     Raises:
         UserError: an address, version, file or folder that cannot be, or no town of that name.
@@ -56,12 +59,17 @@ class ServerConfig:
     maps_folder: Path | None = None
     seed: int = 0
     dialect: str = DEFAULT_VERSION
+    vehicles: int = 0
+    walkers: int = 0
 
     def __post_init__(self) -> None:
         dialect_of(self.dialect)
         self.towns.find(self.first_town)
         if not 1 <= self.port <= 65534:
             raise UserError("--port", "1..65534 (streams use the next one)", self.port)
+        for option, count in (("--vehicles", self.vehicles), ("--walkers", self.walkers)):
+            if not 0 <= count <= MOST_BACKGROUND:
+                raise UserError(option, f"0..{MOST_BACKGROUND}", count)
         try:
             ipaddress.IPv4Address(self.host)
         except ValueError as error:
@@ -166,6 +174,7 @@ class EmbeddedServer:
                 parse_town=_parse_town,
                 make_renderer=self._make_renderer,
                 make_signals=place_signals,
+                make_traffic=background(config.vehicles, config.walkers),
                 town_names=config.towns.names,
                 seed=config.seed,
                 dialect=dialect_of(config.dialect),

@@ -52,10 +52,12 @@ class Blueprint:
         """Check values that a client gives to attributes; unknown attributes may have any.
 
         Raises:
-            ValueError: a value is none of its attribute's type, or a number beyond `LARGEST_NUMBER`.
+            ValueError: a value is none of its attribute's type, a number beyond `LARGEST_NUMBER`, or no known driver.
         """
         types = {attribute.name: attribute.type for attribute in self.attributes}
         for name, value in values:
+            if name == DRIVER.name and value not in DRIVER.recommended:
+                raise ValueError(f"{name}: expected {' or '.join(DRIVER.recommended)}, got {value!r}")
             if types.get(name) in (AttributeType.INT, AttributeType.FLOAT):
                 read = int if types[name] is AttributeType.INT else float
                 try:

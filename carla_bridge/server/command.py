@@ -26,6 +26,8 @@ def server(
     with_parent: Annotated[int, typer.Option(help="End when this process, the parent, ends.", hidden=True)] = 0,
     dialect: Annotated[str, typer.Option(help="CARLA version of the clients: 0.9.15 or 0.9.16.")] = "0.9.16",
     seed: Annotated[int, typer.Option(help="Seed of the world's random choices.")] = 0,
+    vehicles: Annotated[int, typer.Option(help="Vehicles that the server puts into each episode and drives.")] = 0,
+    walkers: Annotated[int, typer.Option(help="Walkers that the server puts into each episode and moves.")] = 0,
     host: Annotated[str, typer.Option(help="IPv4 address to bind; 127.0.0.1 keeps it on this machine.")] = "127.0.0.1",
 ) -> None:
     """Serve the embedded world to CARLA clients until Ctrl-C or SIGTERM."""
@@ -37,7 +39,7 @@ def server(
         raise UserError("--map", "either --map or --town", f"--map {map_file} --town {town}")
     if with_parent:
         end_with_parent(with_parent)
-    config = ServerConfig(port, host, town or DEFAULT_TOWN, map_file, maps, seed, dialect)
+    config = ServerConfig(port, host, town or DEFAULT_TOWN, map_file, maps, seed, dialect, vehicles, walkers)
     EmbeddedServer(config).run(lambda: announce(config))
     if laying_out():
         # The map library aborts a process that ends while one of its calls is running: go without an orderly end.

@@ -37,11 +37,14 @@ FRESH_GRAVES = 256  # destroyed actors that are kept as they were
 DEPOSITS, WETNESS = 2, 9  # places in the list of weather parameters
 
 
-class Stepper(Protocol):
-    """A part of the world with a clock of its own, made anew for every episode."""
+class TrafficLike(Protocol):
+    """What the world needs of its traffic, which is made anew for every episode."""
 
     def step(self, dt_s: float) -> None:
         """Advance by one tick, before actors move."""
+
+    def make_room(self, actor: Actor) -> None:
+        """Move background traffic away from where an actor is about to appear."""
 
 
 @dataclass
@@ -85,7 +88,7 @@ class World:
         make_renderer: Callable[[TownLike], RendererLike],
         town_names: Callable[[], Sequence[str]] = tuple,
         make_signals: Callable[[World], SignalControl | None] = lambda world: None,
-        make_traffic: Callable[[World], Stepper | None] = lambda world: None,
+        make_traffic: Callable[[World], TrafficLike | None] = lambda world: None,
         seed: int = 0,
         dialect: Dialect = DIALECTS[DEFAULT_VERSION],
     ) -> None:
@@ -93,7 +96,7 @@ class World:
         self.load_town, self.parse_town = load_town, parse_town
         self._make_signals, self._make_traffic = make_signals, make_traffic
         self.signals: SignalControl | None = None
-        self.traffic: Stepper | None = None
+        self.traffic: TrafficLike | None = None
         self.frame, self.time_s, self.episode_id = 1, 0.0, 1
         self.settings = Settings()
         self.weather: list[float] = CLEAR_NOON.as_protocol()
@@ -183,8 +186,11 @@ class World:
         if parent_id is not None:
             actor.parent, actor.attached = self.actor(parent_id), pose
             actor.follow_parent()
-        elif actor.collides and self.physics.contacts.blocked(actor, self.actors.values()):
-            raise RpcError("Spawn failed because of collision at spawn location")
+        elif actor.collides:
+            if self.traffic is not None:
+                self.traffic.make_room(actor)
+            if self.physics.contacts.blocked(actor, self.actors.values()):
+                raise RpcError("Spawn failed because of collision at spawn location")
         self.take_id()
         if has_stream(actor.blueprint):
             actor.stream_id = self.hub.open_stream()

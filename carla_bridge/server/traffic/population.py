@@ -1,0 +1,157 @@
+"""Background traffic of an episode: who there is, and how it makes room for what clients spawn."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from carla_bridge.server.actors import Actor, Vehicle, Walker
+from carla_bridge.server.arguments import RpcError
+from carla_bridge.server.blueprints import LIBRARY
+from carla_bridge.server.poses import Pose
+from carla_bridge.server.traffic.footpaths import Footpaths
+from carla_bridge.server.traffic.network import ARC, COS, SIN, RoadNetwork, X, Y
+
+if TYPE_CHECKING:
+    from carla_bridge.server.world import World
+
+ROLE = "background"
+LIFT_M = 0.05
+END_GAP_M = 12.0  # nobody starts so near to either end of a lane
+APART_M = 12.0  # between vehicles at the start
+AWAY_M = 60.0  # who makes room goes so far away from everybody whom the server does not drive
+TRIES = 400
+ROOM_M, ROOM_S, ROOM_MPS2 = 6.0, 1.5, 4.0  # what a new actor needs of the way of a vehicle that comes towards it
+BIG = ("firetruck", "fusorosa", "european_hgv", "ambulance")  # not in everyday traffic
+KINDS = ("car", "van", "motorcycle")
+SHARES = (0.82, 0.1, 0.08)
+
+
+class Population:
+    """Keeps the background traffic of one episode.
+
+    Args:
+        world: the world.
+        network, paths: where vehicles and walkers can be.
+        vehicles, walkers: how many.
+    """
+
+    def __init__(self, world: World, network: RoadNetwork, paths: Footpaths, vehicles: int, walkers: int) -> None:
+        self._world, self._network, self._paths = world, network, paths
+        self._chooser = random.Random(f"{world.seed}/population")
+        self._ids: set[int] = set()
+        self._places = _places(network)
+        self._sidewalk = [i for i, links in enumerate(paths.links) if len(links) == 2]
+        vehicle_kinds = _vehicles()
+        for _ in range(vehicles):
+            kind = self._chooser.choice(vehicle_kinds[self._chooser.choices(KINDS, SHARES)[0]])
+            self._spawn(kind, self._free_place())
+        for _ in range(walkers):
+            number = self._chooser.randrange(1, len([b for b in LIBRARY if b.startswith("walker.")]) + 1)
+            self._spawn(f"walker.pedestrian.{number:04d}", self._free_sidewalk())
+
+    def make_room(self, actor: Actor) -> None:
+        """Move background vehicles and walkers away that stand where an actor is about to appear, or cannot help
+        running into it."""
+        box = actor.box()
+        for actor_id in sorted(self._ids):
+            other = self._world.actors.get(actor_id)
+            if other is None:
+                self._ids.discard(actor_id)
+                continue
+            dx, dy = box.x - other.pose.x, box.y - other.pose.y
+            reach = box.radius + other.box().radius
+            gap = math.hypot(dx, dy) - reach
+            speed = math.hypot(other.velocity[0], other.velocity[1])
+            towards = (dx * other.velocity[0] + dy * other.velocity[1]) > 0
+            room = ROOM_M + towards * (ROOM_S * speed + speed * speed / (2 * ROOM_MPS2))
+            if isinstance(other, Walker):
+                room = 0.5
+            if gap < room:
+                self._move(other, box.x, box.y)
+
+    def _move(self, actor: Actor, x_m: float, y_m: float) -> None:
+        place = self._free_place((x_m, y_m)) if isinstance(actor, Vehicle) else self._free_sidewalk((x_m, y_m))
+        if place is not None:
+            if isinstance(actor, Walker):
+                place.z += actor.foot_m
+            actor.place(place)
+            actor.set_velocity((0.0, 0.0, 0.0))
+
+    def _spawn(self, kind: str, place: Pose | None) -> None:
+        """Add an actor; in a town that is full it is left out."""
+        if place is None:
+            return
+        if kind.startswith("walker."):
+            place.z += LIBRARY[kind].extent_m[2]
+        attributes = [["driver", 3, "server"], ["role_name", 3, ROLE]]
+        try:
+            self._ids.add(self._world.spawn([0, kind, attributes], place).id)
+        except RpcError:
+            return
+
+    def _free_place(self, away_from: tuple[float, float] | None = None) -> Pose | None:
+        """A place on a lane with room around it."""
+        taken = [(a.pose.x, a.pose.y) for a in self._world.actors.values() if a.collides and a.parent is None]
+        others = self._others(away_from)
+        for _ in range(TRIES):
+            key, index = self._places[self._chooser.randrange(len(self._places))] if self._places else (None, 0)
+            if key is None:
+                return None
+            row = self._network.lanes[key].table[index]
+            if _clear(row[X], row[Y], taken, APART_M) and _clear(row[X], row[Y], others, AWAY_M):
+                yaw = math.degrees(math.atan2(row[SIN], row[COS]))
+                return Pose(float(row[X]), float(row[Y]), self._network.height_m(key, index) + LIFT_M, yaw=yaw)
+        return None
+
+    def _free_sidewalk(self, away_from: tuple[float, float] | None = None) -> Pose | None:
+        if not self._sidewalk:
+            return None
+        others = self._others(away_from) if away_from is not None else []
+        for _ in range(TRIES):
+            x, y, z = self._paths.xyz_m[self._sidewalk[self._chooser.randrange(len(self._sidewalk))]].tolist()
+            if _clear(x, y, others, AWAY_M / 2):
+                return Pose(x, y, z + LIFT_M, yaw=self._chooser.uniform(-180.0, 180.0))
+        return None
+
+    def _others(self, away_from: tuple[float, float] | None) -> list[tuple[float, float]]:
+        """Where vehicles are that clients drive, and one place more."""
+        found = [
+            (a.pose.x, a.pose.y)
+            for a in self._world.actors.values()
+            if isinstance(a, Vehicle) and a.attributes.get("driver") != "server"
+        ]
+        return [*found, away_from] if away_from is not None else found
+
+
+def _clear(x_m: float, y_m: float, taken: Sequence[tuple[float, float]], apart_m: float) -> bool:
+    if not taken:
+        return True
+    table = np.array(taken)
+    return bool(((table[:, 0] - x_m) ** 2 + (table[:, 1] - y_m) ** 2).min() > apart_m * apart_m)
+
+
+def _places(network: RoadNetwork) -> list[tuple]:
+    """Points of lanes to start from."""
+    return [
+        (key, index)
+        for key, lane in network.lanes.items()
+        if not lane.in_junction and key in network.live
+        for index in range(0, len(lane.table), 4)
+        if END_GAP_M < lane.table[index, ARC] < (lane.hold.arc_m if lane.hold else lane.length_m) - END_GAP_M
+    ]
+
+
+def _vehicles() -> dict[str, list[str]]:
+    """Blueprints of everyday traffic by kind."""
+    kinds: dict[str, list[str]] = {kind: [] for kind in KINDS}
+    for blueprint in LIBRARY.values():
+        values = {attribute.name: attribute.default for attribute in blueprint.attributes}
+        usual = values.get("special_type", "") in ("", "taxi") and not any(name in blueprint.id for name in BIG)
+        if blueprint.id.startswith("vehicle.") and usual and values.get("base_type") in kinds:
+            kinds[values["base_type"]].append(blueprint.id)
+    return kinds
