@@ -12,7 +12,8 @@ from carla_bridge.server.polygons import Polygons, place
 from carla_bridge.server.prop_shapes import box, prop, stride_phase, walker
 from carla_bridge.server.scene import RenderActor, RenderCamera, Rgb
 from carla_bridge.server.shapes import ACTOR_RANGE_M, Shape
-from carla_bridge.server.vehicle_shapes import NO_LAMPS, LampState, vehicle
+from carla_bridge.server.vehicle_lamps import NO_LAMPS, LampState
+from carla_bridge.server.vehicle_shapes import vehicle
 from carla_bridge.server.view import Seen, View, carla_axes
 
 KEPT_MESHES = 1024
@@ -58,6 +59,11 @@ def _mesh(look: _Look) -> Polygons:
     return shape.build()
 
 
+def actor_mesh(actor: RenderActor, time_s: float) -> Polygons:
+    """Polygons of an actor in its own axes: x forward, y right, z up from its foot."""
+    return _mesh(_Look.of(actor, time_s))
+
+
 def see_actors(actors: Sequence[RenderActor], camera: RenderCamera, view: View, time_s: float) -> list[Seen]:
     """Polygons of the actors that a camera may see; those of one part of one actor in painting order.
 
@@ -72,7 +78,7 @@ def see_actors(actors: Sequence[RenderActor], camera: RenderCamera, view: View, 
     if not shown:
         return []
     poses = [((a.x, a.y, a.z), carla_axes(a.pitch, a.yaw, a.roll)) for a in shown]
-    return [view.see(place([_mesh(_Look.of(actor, time_s)) for actor in shown], poses))]
+    return [view.see(place([actor_mesh(actor, time_s) for actor in shown], poses))]
 
 
 def _holds(actor: RenderActor, camera: RenderCamera) -> bool:

@@ -101,14 +101,28 @@ def _rays(width: int, height: int, focal_px: float) -> tuple[np.ndarray, np.ndar
     return right, up, np.sqrt(1.0 + right**2 + up**2)
 
 
+def lay_over(image: np.ndarray, painted: np.ndarray) -> None:
+    """Lay a BGRA picture with premultiplied colours and alpha over an opaque one, in place."""
+    clear = cv2.merge([cv2.bitwise_not(painted[..., 3])] * 4)
+    cv2.multiply(image, clear, dst=image, scale=1 / 255)
+    cv2.add(image, painted, dst=image)
+    image[..., 3] = 255
+
+
 def apply_effects(
-    picture: np.ndarray, painted: Painted, light: Light, actors: Sequence[RenderActor], street_lamps: StreetLamps
+    background: np.ndarray,
+    foreground: np.ndarray,
+    painted: Painted,
+    light: Light,
+    actors: Sequence[RenderActor],
+    street_lamps: StreetLamps,
 ) -> np.ndarray:
     """A picture with lamps, fog and water.
 
     Args:
-        picture: (h, w, 3) uint8 BGR of `Light.shade`, without air but for the sky's.
-        painted: what it shows, at the same size or a multiple.
+        background: (h, w, 4) uint8 BGRA, written to.
+        foreground: (h, w, 4) uint8 BGRA of `Light.shade`, without air, premultiplied; written to.
+        painted: what the foreground shows, at the same size or a multiple.
         light: of the weather.
         actors: those whose lamps shine.
         street_lamps: of the town.
@@ -116,7 +130,7 @@ def apply_effects(
     Returns:
         (h, w, 3) float32 BGR.
     """
-    weather, (height, width) = light.weather, picture.shape[:2]
+    weather, (height, width) = light.weather, background.shape[:2]
     step = painted.view.width // width
     lamps = _LampSquares(painted.view, light, actors, street_lamps) if weather.lamps_lit else None
     image = np.empty((height, width, 3), np.float32)
@@ -125,7 +139,13 @@ def apply_effects(
     for top in range(0, height, band):
         rows = (top, min(top + band, height))
         scene = PixelScene(painted, step, rows)
-        planes = [plane.astype(np.float32) for plane in cv2.split(picture[rows[0] : rows[1]])]
+        picture, over = background[rows[0] : rows[1]], foreground[rows[0] : rows[1]]
+        if light.exposure != 1.0:
+            # what counts as sky keeps its brightness: the edges that reach into it are taken back here
+            edges = scene.sky & (over[..., 3] > 0)
+            over[edges, :3] = over[edges, :3] / light.exposure
+        lay_over(picture, over)
+        planes = [plane.astype(np.float32) for plane in cv2.split(picture)[:3]]
         if not scene.sky.all():
             shines = scene.lookup(light.shining)
             if lamps is not None:
@@ -282,6 +302,11 @@ def _streaks(width: int, height: int, phase: int, heaviness: int, wind: int) -> 
     return np.repeat(canvas[..., None].astype(np.float32) / 255.0, 3, axis=2)
 
 
+def dazzles(light: Light) -> bool:
+    """Whether the sun is so low that it dazzles who looks towards it."""
+    return bool(light.sun.max() > 0.02) and light.weather.sun_altitude_deg < GLARE_BELOW_DEG
+
+
 def add_glare(image: np.ndarray, view: View, light: Light, hidden: bool) -> None:
     """Add the veil of a low sun to a (h, w, 3) float32 picture.
 
@@ -294,7 +319,7 @@ def add_glare(image: np.ndarray, view: View, light: Light, hidden: bool) -> None
     height, width = image.shape[:2]
     ahead, right, up = view.axes @ light.sun_direction
     strength = light.sun * float(np.clip((GLARE_BELOW_DEG - light.weather.sun_altitude_deg) / 25.0, 0.0, 1.0))
-    if ahead <= 0.05 or strength.max() < 0.02:
+    if ahead <= 0.05 or not dazzles(light):
         return
     focal = view.focal_px * width / view.width
     u, v = width / 2 + focal * right / ahead, height / 2 - focal * up / ahead

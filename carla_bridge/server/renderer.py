@@ -18,7 +18,15 @@ from carla_bridge.server.bridges import LowGround, build_bridges
 from carla_bridge.server.ground_mesh import build_ground, build_shadows
 from carla_bridge.server.lamp_light import StreetLamps
 from carla_bridge.server.lighting import Light, light_of
-from carla_bridge.server.pixel_effects import Painted, add_glare, add_rain, apply_effects, sun_pixel
+from carla_bridge.server.pixel_effects import (
+    Painted,
+    add_glare,
+    add_rain,
+    apply_effects,
+    dazzles,
+    lay_over,
+    sun_pixel,
+)
 from carla_bridge.server.polygons import Material, Polygons
 from carla_bridge.server.scene import RenderActor, RenderCamera, RenderSignal
 from carla_bridge.server.signal_mesh import see_signals
@@ -142,8 +150,6 @@ class Renderer:
         if scale > 1:
             painted = cv2.resize(painted, (camera.width, camera.height), interpolation=cv2.INTER_AREA)
         image = draw_background(light, view.axes, camera.width, camera.height, view.focal_px / scale)
-        _lay_over(image, painted)
-
         if light.per_pixel:
             planes = [self._ground_plane(view), *(inverse_depth_planes(batch.local_m) for batch in batches)]
             scene = Painted(
@@ -153,11 +159,12 @@ class Renderer:
                 view,
                 self._ground_z_m(view),
             )
-            lit = apply_effects(cv2.cvtColor(image, cv2.COLOR_BGRA2BGR), scene, light, actors, self._street_lamps)
-        elif light.sun.max() > 0.02 and light.weather.sun_altitude_deg < 40.0:
-            lit = cv2.cvtColor(image, cv2.COLOR_BGRA2BGR).astype(np.float32)
+            lit = apply_effects(image, painted, scene, light, actors, self._street_lamps)
         else:
-            return image
+            lay_over(image, painted)
+            if not dazzles(light):
+                return image
+            lit = cv2.cvtColor(image, cv2.COLOR_BGRA2BGR).astype(np.float32)
         add_glare(lit, view, light, hidden=sun_hidden)
         if light.weather.rain > 0.0:
             add_rain(lit, light, time_s)
@@ -238,11 +245,3 @@ def _look_up(table: np.ndarray, numbers: np.ndarray, out: np.ndarray) -> None:
     for top in range(0, len(numbers), band):
         rows = slice(top, top + band)
         table.take(numbers[rows], out=out[rows], mode="clip")
-
-
-def _lay_over(image: np.ndarray, painted: np.ndarray) -> None:
-    """Lay a BGRA picture with premultiplied colours and alpha over an opaque one, in place."""
-    clear = cv2.merge([cv2.bitwise_not(painted[..., 3])] * 4)
-    cv2.multiply(image, clear, dst=image, scale=1 / 255)
-    cv2.add(image, painted, dst=image)
-    image[..., 3] = 255

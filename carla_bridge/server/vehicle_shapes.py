@@ -8,19 +8,23 @@ from enum import Enum
 import numpy as np
 
 from carla_bridge.server.polygons import Material
-from carla_bridge.server.scene import Lamp, Rgb
+from carla_bridge.server.scene import Rgb
 from carla_bridge.server.shapes import Color, Shape
+from carla_bridge.server.vehicle_lamps import (
+    AMBER,
+    DARK,
+    SHINING_BRAKE,
+    SHINING_HEAD,
+    SHINING_TAIL,
+    LampState,
+    add_front_lamps,
+    add_lamps,
+    add_light_bar,
+    between,
+)
 
 GLASS: Rgb = (46, 58, 70)
-HEADLIGHT: Rgb = (244, 242, 224)
-TAILLIGHT: Rgb = (196, 30, 26)
-SHINING_HEAD: Rgb = (255, 252, 238)
-SHINING_TAIL: Rgb = (206, 26, 20)
-SHINING_BRAKE: Rgb = (255, 44, 30)
-AMBER: Rgb = (255, 176, 34)
-BLUE: Rgb = (40, 90, 255)
 PLATE: Rgb = (222, 222, 214)
-DARK: Rgb = (36, 37, 40)
 SKIN: Rgb = (206, 160, 130)
 BICYCLE_TUBES = (((-0.5, 0.24), (0.45, 0.50)), ((0.0, 0.20), (-0.16, 0.50)), ((-0.16, 0.48), (0.48, 0.52)))
 WHITE = np.array((236.0, 237.0, 238.0))
@@ -48,38 +52,10 @@ class Livery:
     bar: bool = False
 
 
-@dataclass(frozen=True)
-class LampState:
-    """What burns right now: blinkers and blue lights in their phase."""
-
-    head: bool = False
-    tail: bool = False
-    brake: bool = False
-    left: bool = False
-    right: bool = False
-    reverse: bool = False
-    blue: int = 0  # 0 dark, 1 or 2 the two halves of the bar
-
-    @classmethod
-    def at(cls, lamps: Lamp, time_s: float) -> LampState:
-        """Lamps at a time: blinkers at 1.5 Hz, blue lights at 2 Hz."""
-        blink = time_s * 1.5 % 1.0 < 0.5
-        return cls(
-            head=bool(lamps & (Lamp.LOW_BEAM | Lamp.HIGH_BEAM)),
-            tail=bool(lamps & (Lamp.POSITION | Lamp.LOW_BEAM | Lamp.HIGH_BEAM | Lamp.FOG)),
-            brake=bool(lamps & Lamp.BRAKE),
-            left=bool(lamps & Lamp.LEFT_BLINKER) and blink,
-            right=bool(lamps & Lamp.RIGHT_BLINKER) and blink,
-            reverse=bool(lamps & Lamp.REVERSE),
-            blue=(1 if time_s * 2.0 % 1.0 < 0.5 else 2) if lamps & (Lamp.SPECIAL1 | Lamp.SPECIAL2) else 0,
-        )
-
-
-NO_LAMPS = LampState()
 _BODIES = {
-    Body.BUS: ("fusorosa", "bus"),
-    Body.TRUCK: ("carlacola", "firetruck", "european_hgv", "truck"),
-    Body.VAN: ("ambulance", "sprinter", "t2", "van"),
+    Body.BUS: ("fusorosa",),
+    Body.TRUCK: ("carlacola", "firetruck", "european_hgv"),
+    Body.VAN: ("ambulance", "sprinter", ".t2"),
     Body.MOTORCYCLE: ("kawasaki", "harley", "yamaha", "vespa", "zx125"),
     Body.BICYCLE: ("crossbike", "diamondback", "gazelle", "omafiets"),
 }
@@ -88,7 +64,7 @@ _LIVERIES = {
     "firetruck": Livery(RED, WHITE, None, True),
     "police": Livery(np.array((28.0, 30.0, 36.0)), None, WHITE, True),
     "carlacola": Livery(RED, WHITE, None, False),
-    "taxi": Livery(np.array((238.0, 190.0, 40.0)), None, None, False),
+    "ford.crown": Livery(np.array((238.0, 190.0, 40.0)), None, None, False),
 }
 
 
@@ -97,7 +73,7 @@ def body_of(type_id: str, ex: float) -> Body:
     for body, words in _BODIES.items():
         if any(word in type_id for word in words):
             return body
-    return Body.MOTORCYCLE if ex < 1.4 else Body.CAR
+    return Body.MOTORCYCLE if ex < 1.05 else Body.CAR
 
 
 def vehicle(shape: Shape, type_id: str, color: np.ndarray, lamps: LampState) -> None:
@@ -110,17 +86,13 @@ def vehicle(shape: Shape, type_id: str, color: np.ndarray, lamps: LampState) -> 
     if body is Body.CAR:
         _car(shape, color, livery, lamps)
     elif body is Body.VAN:
-        _van(shape, color, livery, lamps, windows="t2" in type_id)
+        _van(shape, color, livery, lamps, windows=".t2" in type_id)
     elif body is Body.TRUCK:
         _truck(shape, color, livery, lamps)
     elif body is Body.BUS:
         _bus(shape, color, lamps)
     else:
         _two_wheeler(shape, color, lamps, motor=body is Body.MOTORCYCLE)
-
-
-def _at(low: float, high: float, share: float) -> float:
-    return low + (high - low) * share
 
 
 def _car(shape: Shape, color: np.ndarray, livery: Livery, lamps: LampState) -> None:
@@ -143,13 +115,13 @@ def _car(shape: Shape, color: np.ndarray, livery: Livery, lamps: LampState) -> N
     low, high = belt + 0.03 * height, 0.95 * height
     # glass: a share of each sloped cabin face, a little outside of it
     rise = (high - belt) / (height - belt)
-    y_low, y_high = 0.955 * ey, _at(0.955 * ey, 0.955 * ey * 0.82, rise)
+    y_low, y_high = 0.955 * ey, between(0.955 * ey, 0.955 * ey * 0.82, rise)
     for side in (-1.0, 1.0):
         window = [
             (-0.76 * ex, side * y_low, low),
             (0.38 * ex, side * y_low, low),
-            (_at(0.40 * ex, 0.06 * ex, rise), side * y_high, high),
-            (_at(-0.78 * ex, -0.5 * ex, rise), side * y_high, high),
+            (between(0.40 * ex, 0.06 * ex, rise), side * y_high, high),
+            (between(-0.78 * ex, -0.5 * ex, rise), side * y_high, high),
         ]
         shape.face(window, GLASS, (0, side, 0.2), 160.0)
         pillar = [
@@ -162,67 +134,19 @@ def _car(shape: Shape, color: np.ndarray, livery: Livery, lamps: LampState) -> N
         for axle in (0.60 * ex, -0.60 * ex):
             shape.wheel(axle, side * (ey + 0.005), min(0.34, 0.24 * height), side)
     for x_low, x_high, sign in ((0.46 * ex, 0.10 * ex, 1.0), (-0.86 * ex, -0.56 * ex, -1.0)):
-        bottom, top = _at(x_low, x_high, 0.08) + sign * 0.01, _at(x_low, x_high, rise) + sign * 0.01
+        bottom, top = between(x_low, x_high, 0.08) + sign * 0.01, between(x_low, x_high, rise) + sign * 0.01
         pane = [(bottom, -0.86 * ey, low), (bottom, 0.86 * ey, low), (top, 0.74 * ey, high), (top, -0.74 * ey, high)]
         shape.face(pane, GLASS, (sign * (height - belt), 0, abs(x_low - x_high)), 200.0)
-    _lamps(shape, lamps, 1.005 * ex, (0.55 * ey, 0.93 * ey), (0.38 * height, 0.50 * height))
+    add_lamps(shape, lamps, 1.005 * ex, (0.55 * ey, 0.93 * ey), (0.38 * height, 0.50 * height))
     if lamps.brake:
-        x = _at(-0.86 * ex, -0.56 * ex, 0.05) - 0.03
+        x = between(-0.86 * ex, -0.56 * ex, 0.05) - 0.03
         shape.end_panel(x, (-0.3 * ey, 0.3 * ey), (low, low + 0.05 * height), SHINING_BRAKE, material=Material.LAMP)
     for sign in (1.0, -1.0):
         x = sign * (ex + 0.005)
         shape.end_panel(x, (-0.27, 0.27), (0.27 * height, 0.35 * height), PLATE, 45.0)
         shape.end_panel(x, (-0.5 * ey, 0.5 * ey), (0.20 * height, 0.25 * height), DARK, 60.0)
     if livery.bar:
-        _light_bar(shape, lamps, -0.25 * ex, height, 0.62 * ey)
-
-
-def _lamps(
-    shape: Shape,
-    lamps: LampState,
-    x: float,
-    y: tuple[float, float],
-    z: tuple[float, float],
-    rear_x: float | None = None,
-) -> None:
-    """Head and tail lamps in the corners, blinkers at their outer ends."""
-    rear = -x if rear_x is None else rear_x
-    inner, outer = y
-    blink_from = _at(inner, outer, 0.62)
-    for side in (-1.0, 1.0):
-        across = (side * inner, side * outer)
-        if lamps.head:
-            shape.end_panel(x, across, z, SHINING_HEAD, material=Material.LAMP)
-        else:
-            shape.end_panel(x, across, z, HEADLIGHT, 160.0)
-        if lamps.brake:
-            tall = (z[0] - 0.2 * (z[1] - z[0]), z[1] + 0.2 * (z[1] - z[0]))
-            shape.end_panel(rear, across, tall, SHINING_BRAKE, material=Material.LAMP)
-        elif lamps.tail:
-            shape.end_panel(rear, across, z, SHINING_TAIL, material=Material.LAMP)
-        else:
-            shape.end_panel(rear, across, z, TAILLIGHT, 160.0)
-        if lamps.left if side < 0 else lamps.right:
-            corner = (side * blink_from, side * outer * 1.02)
-            for end in (x, rear):
-                shape.end_panel(end + np.sign(end) * 0.01, corner, z, AMBER, material=Material.LAMP)
-            mirror = [(0.5 * x, side * 1.01 * shape.ey, z[1]), (0.36 * x, side * 1.01 * shape.ey, z[1])]
-            mirror += [(px, py, pz + 0.07) for px, py, pz in reversed(mirror)]
-            shape.face(mirror, AMBER, (0.0, side, 0.0), material=Material.LAMP)
-        if lamps.reverse:
-            shape.end_panel(
-                rear - 0.01, (side * inner, side * _at(inner, outer, 0.3)), z, SHINING_HEAD, material=Material.LAMP
-            )
-
-
-def _light_bar(shape: Shape, lamps: LampState, x: float, z: float, half: float) -> None:
-    """A bar across the roof; its halves flash in turn."""
-    shape.box((x - 0.14, x + 0.14), (-half, half), (z, z + 0.06), DARK)
-    for half_number, (y0, y1) in ((1, (-half, -0.12)), (2, (0.12, half))):
-        on = lamps.blue == half_number
-        color = (120, 160, 255) if on else BLUE
-        material = Material.LAMP if on else Material.PLAIN
-        shape.box((x - 0.12, x + 0.12), (y0, y1), (z + 0.05, z + 0.17), color, material=material)
+        add_light_bar(shape, lamps, -0.25 * ex, height, 0.62 * ey)
 
 
 def _van(shape: Shape, color: np.ndarray, livery: Livery, lamps: LampState, *, windows: bool) -> None:
@@ -261,20 +185,20 @@ def _van(shape: Shape, color: np.ndarray, livery: Livery, lamps: LampState, *, w
             shape.wheel(axle, side * (ey + 0.004), min(0.38, 0.2 * height), side)
     slope = (0.43 * height, 0.0, 0.30 * ex)
     pane = [
-        (_at(0.94, 0.64, 0.08) * ex + 0.02, -0.88 * ey, _at(0.50, 0.93, 0.08) * height),
-        (_at(0.94, 0.64, 0.08) * ex + 0.02, 0.88 * ey, _at(0.50, 0.93, 0.08) * height),
-        (_at(0.94, 0.64, 0.92) * ex + 0.02, 0.82 * ey, _at(0.50, 0.93, 0.92) * height),
-        (_at(0.94, 0.64, 0.92) * ex + 0.02, -0.82 * ey, _at(0.50, 0.93, 0.92) * height),
+        (between(0.94, 0.64, 0.08) * ex + 0.02, -0.88 * ey, between(0.50, 0.93, 0.08) * height),
+        (between(0.94, 0.64, 0.08) * ex + 0.02, 0.88 * ey, between(0.50, 0.93, 0.08) * height),
+        (between(0.94, 0.64, 0.92) * ex + 0.02, 0.82 * ey, between(0.50, 0.93, 0.92) * height),
+        (between(0.94, 0.64, 0.92) * ex + 0.02, -0.82 * ey, between(0.50, 0.93, 0.92) * height),
     ]
     shape.face(pane, GLASS, slope, 200.0)
     for y0, y1 in ((-0.86 * ey, -0.06 * ey), (0.06 * ey, 0.86 * ey)):
         shape.end_panel(-ex - 0.012, (y0, y1), (0.56 * height, 0.84 * height), GLASS, 160.0)
-    _lamps(shape, lamps, 1.008 * ex, (0.62 * ey, 0.94 * ey), (0.30 * height, 0.40 * height))
+    add_lamps(shape, lamps, 1.008 * ex, (0.62 * ey, 0.94 * ey), (0.30 * height, 0.40 * height))
     shape.end_panel(ex + 0.008, (-0.55 * ey, 0.55 * ey), (0.24 * height, 0.33 * height), DARK, 90.0)
     for x in (ex + 0.012, -ex - 0.014):
         shape.end_panel(x, (-0.27, 0.27), (0.16 * height, 0.21 * height), PLATE, 45.0)
     if livery.bar:
-        _light_bar(shape, lamps, 0.40 * ex, height, 0.75 * ey)
+        add_light_bar(shape, lamps, 0.40 * ex, height, 0.75 * ey)
 
 
 def _truck(shape: Shape, color: np.ndarray, livery: Livery, lamps: LampState) -> None:
@@ -293,7 +217,7 @@ def _truck(shape: Shape, color: np.ndarray, livery: Livery, lamps: LampState) ->
         for axle in (-0.72 * ex, -0.46 * ex):
             shape.wheel(axle, side * (ey + 0.004), min(0.48, 0.19 * height), side)
     rear = LampState(tail=lamps.tail, brake=lamps.brake, left=lamps.left, right=lamps.right, reverse=lamps.reverse)
-    _lamps(shape, rear, -1.004 * ex, (0.60 * ey, 0.94 * ey), (0.14 * height, 0.22 * height), rear_x=-1.006 * ex)
+    add_lamps(shape, rear, -1.004 * ex, (0.60 * ey, 0.94 * ey), (0.14 * height, 0.22 * height), rear_x=-1.006 * ex)
     shape.anchor = (0.74 * ex, 0.0, height / 2)
     cab = [
         (0.50 * ex, 0.14 * height),
@@ -317,23 +241,11 @@ def _truck(shape: Shape, color: np.ndarray, livery: Livery, lamps: LampState) ->
     ]
     shape.face(screen, GLASS, (1.0, 0.0, 0.2), 200.0)
     front = LampState(head=lamps.head, left=lamps.left, right=lamps.right)
-    _front_lamps(shape, front, ex + 0.012, (0.62 * ey, 0.90 * ey), (0.22 * height, 0.30 * height))
+    add_front_lamps(shape, front, ex + 0.012, (0.62 * ey, 0.90 * ey), (0.22 * height, 0.30 * height))
     shape.end_panel(ex + 0.008, (-0.5 * ey, 0.5 * ey), (0.24 * height, 0.40 * height), DARK, 90.0)
     if livery.bar:
-        _light_bar(shape, lamps, 0.72 * ex, 0.84 * height, 0.8 * ey)
+        add_light_bar(shape, lamps, 0.72 * ex, 0.84 * height, 0.8 * ey)
     shape.anchor = middle
-
-
-def _front_lamps(shape: Shape, lamps: LampState, x: float, y: tuple[float, float], z: tuple[float, float]) -> None:
-    for side in (-1.0, 1.0):
-        across = (side * y[0], side * y[1])
-        if lamps.head:
-            shape.end_panel(x, across, z, SHINING_HEAD, material=Material.LAMP)
-        else:
-            shape.end_panel(x, across, z, HEADLIGHT, 160.0)
-        if lamps.left if side < 0 else lamps.right:
-            high = (z[1], z[1] + 0.6 * (z[1] - z[0]))
-            shape.end_panel(x + 0.01, across, high, AMBER, material=Material.LAMP)
 
 
 def _bus(shape: Shape, color: np.ndarray, lamps: LampState) -> None:
@@ -361,7 +273,7 @@ def _bus(shape: Shape, color: np.ndarray, lamps: LampState) -> None:
     shape.face(screen, GLASS, (1.0, 0.0, 0.05), 220.0)
     shape.end_panel(ex, (-0.5 * ey, 0.5 * ey), (0.88 * height, 0.95 * height), (255, 190, 60), 120.0, Material.LAMP)
     shape.end_panel(-ex - 0.01, (-0.8 * ey, 0.8 * ey), (0.52 * height, 0.82 * height), GLASS, 200.0)
-    _lamps(shape, lamps, ex + 0.012, (0.66 * ey, 0.94 * ey), (0.20 * height, 0.28 * height))
+    add_lamps(shape, lamps, ex + 0.012, (0.66 * ey, 0.94 * ey), (0.20 * height, 0.28 * height))
 
 
 def _two_wheeler(shape: Shape, color: np.ndarray, lamps: LampState, *, motor: bool) -> None:
