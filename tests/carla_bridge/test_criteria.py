@@ -74,6 +74,7 @@ class Drive:
         self.others: Sequence[Actor] = ()
         self.lights: Sequence[TrafficLight] = ()
         self.signs: Sequence[StopSign] = ()
+        self.dt_ns = DT_NS
         self.stamp_ns = 7 * DT_NS
         self.arc_m = 0.0
 
@@ -83,7 +84,7 @@ class Drive:
         return Pose2D(float(x - left_m * math.sin(yaw)), float(y + left_m * math.cos(yaw)), yaw)
 
     def tick(self, pose: Pose2D, speed_mps: float, contacts: Sequence[Contact] = ()) -> Verdict | None:
-        self.stamp_ns += DT_NS
+        self.stamp_ns += self.dt_ns
         around = Surroundings(
             1, self.stamp_ns, actor(pose, speed_mps), tuple(self.others), tuple(self.lights), tuple(self.signs)
         )
@@ -94,14 +95,14 @@ class Drive:
         self, arc_m: float, speed_mps: float = 8.0, left_m: Callable[[float], float] = lambda arc: 0.0
     ) -> Verdict | None:
         while self.arc_m < arc_m:
-            self.arc_m += speed_mps * DT_NS * 1e-9
+            self.arc_m += speed_mps * self.dt_ns * 1e-9
             verdict = self.tick(self.pose(self.arc_m, left_m(self.arc_m)), speed_mps)
             if verdict is not None:
                 return verdict
         return None
 
     def stand(self, seconds: float) -> Verdict | None:
-        for _ in range(round(seconds / (DT_NS * 1e-9))):
+        for _ in range(round(seconds / (self.dt_ns * 1e-9))):
             verdict = self.tick(self.pose(self.arc_m), 0.0)
             if verdict is not None:
                 return verdict
@@ -280,23 +281,25 @@ def test_standing_for_a_minute_is_the_end_unless_a_scenario_lets_wait(route, tow
     watch = Watch()
     drive = Drive(route, town, watch)
     drive.to(20.0)
+    drive.dt_ns = 10 * DT_NS
     watch.waiting_allowed = True
     assert drive.stand(70.0) is None
     watch.waiting_allowed = False
-    assert drive.stand(59.9) is None
-    verdict = drive.stand(0.3)
+    assert drive.stand(60.0) is None
+    verdict = drive.stand(1.0)
     assert verdict is not None
     assert verdict.outcome is Outcome.BLOCKED
     assert drive.criteria.record().status == RouteStatus.BLOCKED
 
 
 def test_two_hundred_seconds_are_the_end(drive: Drive) -> None:
+    drive.dt_ns = 4 * DT_NS
     verdict = drive.to(math.inf, speed_mps=1.0)
     assert verdict is not None
     assert verdict.outcome is Outcome.TIMEOUT
     record = drive.criteria.record()
     assert record.status == RouteStatus.TICK_LIMIT
-    assert record.duration_game_s == pytest.approx(200.05)
+    assert record.duration_game_s == pytest.approx(200.2)
     assert record.score_route == pytest.approx(100.0 * 200.0 / drive.route.length_m, abs=0.5)
 
 
