@@ -32,7 +32,7 @@ from carla_bridge.agents.route_follower import GRID_M, STEP_S, FollowerConfig, c
 from carla_bridge.navigation import RoutePlan
 from wamdiff2_core.types import Plan, Pose2D, Waypoints
 
-SIDE_M, WALKER_SIDE_M = 0.2, 0.6  # free strip beside the vehicle that leaders and walkers count in
+SIDE_M, ONCOMING_SIDE_M, WALKER_SIDE_M = 0.2, 0.05, 0.6  # free strip beside the vehicle in which others count
 CONFLICT_MARGIN_M = 0.35
 LEADER_TURN_RAD = math.radians(60.0)
 MAX_CONFLICTS = 4
@@ -143,7 +143,7 @@ class PrivilegedExpert(InProcessAgent):
             return False
         offset = float(passing.offsets(np.array([max(other.rear_m, front_m)]))[0])
         far = float(passing.offsets(np.array([other.front_m]))[0])
-        side = half_width_m + (WALKER_SIDE_M if other.is_walker else SIDE_M)
+        side = half_width_m + (WALKER_SIDE_M if other.is_walker else ONCOMING_SIDE_M if other.oncoming else SIDE_M)
         if not other.overlaps(min(offset, far) - side, max(offset, far) + side):
             return False
         leaving = abs(other.across_mps) > 0.7 and other.is_vehicle and abs(other.turned_rad) > LEADER_TURN_RAD

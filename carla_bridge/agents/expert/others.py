@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from carla_bridge.surroundings import Actor, Surroundings
 
 SEEN_M, ASIDE_M = 90.0, 40.0
-STANDING_MPS = 0.2
+STANDING_MPS, MOVED_MPS = 0.2, 0.8  # spawned vehicles settle a little
 FORECAST_STEP_S, FORECAST_STEPS = 0.2, 30
 TIMES_S = FORECAST_STEP_S * np.arange(1, FORECAST_STEPS + 1)
 EMERGENCY = ("police", "ambulance", "firetruck")
+DRIVEN_OVER = ("static.prop.dirtdebris",)
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Other:
         turned_rad: its heading relative to the route's.
         accel_mps2: change of its speed.
         standing_s: how long it has been standing.
+        has_moved: whether it was ever seen to drive or walk.
     """
 
     actor: Actor
@@ -51,6 +53,7 @@ class Other:
     turned_rad: float
     accel_mps2: float
     standing_s: float
+    has_moved: bool
 
     @property
     def is_vehicle(self) -> bool:
@@ -84,6 +87,7 @@ class OthersReader:
         self._road = road
         self._speeds: dict[int, tuple[int, float]] = {}
         self._standing_since_ns: dict[int, int] = {}
+        self._moved: set[int] = set()
 
     def read(self, around: Surroundings, progress_m: float) -> list[Other]:
         """The actors near the route, by rising distance along it.
@@ -95,7 +99,7 @@ class OthersReader:
         ego = np.array([around.ego.pose.x_m, around.ego.pose.y_m])
         near = [
             actor for actor in around.actors
-            if abs(actor.z_m - around.ego.z_m) < 4.0
+            if abs(actor.z_m - around.ego.z_m) < 4.0 and not actor.type_id.startswith(DRIVEN_OVER)
             and math.hypot(actor.pose.x_m - ego[0], actor.pose.y_m - ego[1]) < SEEN_M
         ]
         if not near:
@@ -116,6 +120,7 @@ class OthersReader:
                 actor, float(low[i, 0]), float(high[i, 0]), float(low[i, 1]), float(high[i, 1]),
                 float(cos * vx + sin * vy), float(cos * vy - sin * vx),
                 wrap_angle(actor.pose.yaw_rad - float(headings[i])), accel, standing_s,
+                actor.id in self._moved,
             ))
         return sorted(found, key=lambda other: (other.rear_m, other.actor.id))
 
@@ -126,6 +131,8 @@ class OthersReader:
         accel = (actor.speed_mps - before_mps) / dt_s if dt_s > 0 else 0.0
         if actor.speed_mps >= STANDING_MPS:
             self._standing_since_ns.pop(actor.id, None)
+            if actor.speed_mps > MOVED_MPS:
+                self._moved.add(actor.id)
             return accel, 0.0
         since = self._standing_since_ns.setdefault(actor.id, stamp_ns)
         return accel, (stamp_ns - since) * 1e-9

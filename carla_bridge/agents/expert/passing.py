@@ -27,9 +27,14 @@ WAIT_M = 9.0  # room to steer out that is kept while waiting
 LONGEST_CLUSTER_M = 90.0
 LOOK_M = 60.0
 SETTLED_S = 1.0  # something has stood this long before it counts as standing there
+BROKEN_DOWN_S = 20.0  # and this long if it was seen to drive
 QUEUE_M = 35.0  # vehicles this close before a light's line wait for it
-PASS_MPS = 6.0
-MEETING_S, MEETING_M = 1.5, 8.0  # spare time and room to oncoming traffic
+PASS_MPS, PASS_ACCEL_MPS2 = 8.0, 1.8
+MEETING_S, MEETING_M = 1.0, 6.0  # spare time and room to oncoming traffic
+RETURN_M = 18.0
+FEEDER_LOOK_M, FEEDER_STEP_M, FEEDER_POINTS = 110.0, 4.0, 250
+ON_FEEDER_M, FEEDER_MPS = 2.5, 6.0  # whoever slows for a curve will be faster behind it
+BACK_SHARE = 0.6  # of the way back to the route's line, after which the other lane is free again
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,33 @@ class Cluster:
     left_m: float
 
 
+class FeederLanes:
+    """From where traffic comes into a lane: its own upstream part, and all lanes that lead into that."""
+
+    def __init__(self, carla_map: carla.Map) -> None:
+        self._map = carla_map
+        self._known: dict[tuple[int, int], np.ndarray] = {}
+
+    def towards(self, place_m: tuple[float, float]) -> np.ndarray:
+        """(K, 4) places on those lanes: x, y, heading of travel, and way left to `place_m`; map frame."""
+        import carla
+
+        key = round(place_m[0] / 3.0), round(place_m[1] / 3.0)
+        if key not in self._known:
+            start = self._map.get_waypoint(carla.Location(place_m[0], -place_m[1], 0.0))
+            found: list[tuple[float, float, float, float]] = []
+            heap = [] if start is None else [(start, 0.0)]
+            while heap:
+                here, way_m = heap.pop()
+                transform = here.transform
+                found.append((transform.location.x, -transform.location.y,
+                              -math.radians(transform.rotation.yaw), way_m))
+                if way_m < FEEDER_LOOK_M and len(found) < FEEDER_POINTS:
+                    heap += [(before, way_m + FEEDER_STEP_M) for before in here.previous(FEEDER_STEP_M)]
+            self._known[key] = np.array(found).reshape(-1, 4)
+        return self._known[key]
+
+
 class Passing:
     """Decides on detours along one route."""
 
@@ -92,10 +124,16 @@ class Passing:
         self._road, self._map = road, carla_map
         self._half_m, self._half_width_m = half_length_m, half_width_m
         self.detour: Detour | None = None
+        self._nudge: Detour | None = None
+        self._feeders = FeederLanes(carla_map)
 
     def offsets(self, s_m: np.ndarray) -> np.ndarray:
         """Shift of the route at arc lengths."""
-        return np.zeros_like(s_m) if self.detour is None else self.detour.offsets(s_m)
+        shift = np.zeros_like(s_m)
+        for detour in (self.detour, self._nudge):
+            if detour is not None:
+                shift = shift + detour.offsets(s_m)
+        return shift
 
     def update(
         self, others: Sequence[Other], progress_m: float, speed_mps: float, next_line_m: float
@@ -113,6 +151,7 @@ class Passing:
         """
         if self.detour is not None and progress_m > self.detour.end_m:
             self.detour = None
+        self._keep_right(others, progress_m)
         if self.detour is not None and self.detour.yields_to is not None:
             return [], self._let_by(others, progress_m, speed_mps)
         if self.detour is None and self._make_way(others, progress_m, speed_mps):
@@ -131,6 +170,27 @@ class Passing:
         if detour is None:
             return [], math.inf  # nothing can be done: whatever stands there is followed as any leader
         return [Ahead(cluster.rear_m - WAIT_M + 2.0, 0.0, 2.0, "waits to pass")], math.inf
+
+    def _keep_right(self, others: Sequence[Other], progress_m: float) -> None:
+        """Give room to oncoming vehicles that reach over the middle of the road, as far as the lane has any."""
+        if self._nudge is not None and progress_m > self._nudge.end_m:
+            self._nudge = None
+        wanted = self._half_width_m + SIDE_GAP_M
+        close = [
+            other for other in others
+            if other.is_vehicle and other.oncoming and 0.0 < other.front_m - progress_m < LOOK_M
+            and 0.0 < other.right_m < wanted
+        ]
+        if not close or self.detour is not None:
+            return
+        lane = self._side(progress_m, -1)
+        room = lane.room_m - self._half_width_m - LANE_GAP_M
+        offset = -min(max(0.0, room), max(wanted - other.right_m for other in close))
+        leave_m = max(other.front_m for other in close)
+        begin_m = progress_m + 0.5 if self._nudge is None else self._nudge.begin_m
+        offset = min(offset, 0.0 if self._nudge is None else self._nudge.offset_m)
+        self._nudge = Detour(offset, begin_m, begin_m + 8.0, max(begin_m + 8.0, leave_m),
+                             max(begin_m + 8.0, leave_m) + 8.0)
 
     @staticmethod
     def _limit(detour: Detour) -> float:
@@ -162,7 +222,9 @@ class Passing:
         """Whether an actor is an obstacle to be passed, and not one that waits for something itself."""
         if other.actor.type_id.startswith("static."):
             return True
-        if not other.is_vehicle or other.standing_s < SETTLED_S or other.oncoming:
+        if not other.is_vehicle or other.oncoming:
+            return False
+        if other.standing_s < (BROKEN_DOWN_S if other.has_moved else SETTLED_S):
             return False
         return not -5.0 < next_line_m - other.front_m < QUEUE_M and other.actor.role_name != "background"
 
@@ -207,7 +269,7 @@ class Passing:
             full_m = cluster.rear_m - self._half_m - 1.0
             begin_m = max(progress_m + 0.5, full_m - run_m)
             leave_m = cluster.front_m + self._half_m + 1.0
-            detour = Detour(side * offset, begin_m, full_m, leave_m, leave_m + max(run_m, 12.0), oncoming)
+            detour = Detour(side * offset, begin_m, full_m, leave_m, leave_m + max(run_m, RETURN_M), oncoming)
             found.append((offset + (3.0 if oncoming else 0.0), detour))
         # With less room than this the vehicle cannot steer out any more.
         fits = [item for item in found if item[1].full_m - item[1].begin_m > 3.0]
@@ -226,16 +288,18 @@ class Passing:
         """Whether nobody else needs the strip that a detour takes, while it takes it."""
         right = detour.offset_m - self._half_width_m - 0.3
         left = detour.offset_m + self._half_width_m + 0.3
-        way_m = detour.end_m - progress_m
-        mean_mps = max(2.0, 0.5 * (min(speed_mps, PASS_MPS) + PASS_MPS))
-        lasts_s = way_m / mean_mps + MEETING_S
+        back_m = detour.leave_m + BACK_SHARE * (detour.end_m - detour.leave_m)
+        lasts_s = time_to_drive(back_m - progress_m, speed_mps) + MEETING_S
+        if detour.oncoming and self._fed(detour, others, back_m, lasts_s):
+            return False
         for other in others:
             if not other.is_vehicle or not other.overlaps(right, left) or other.actor.speed_mps < STANDING_MPS:
                 continue
             if other.overlaps(-0.5, 0.5) and not other.oncoming:
                 continue  # in the own lane
             if other.oncoming or other.along_mps < -0.5:
-                if other.front_m > progress_m and other.rear_m + other.along_mps * lasts_s < detour.end_m + MEETING_M:
+                meeting_m = other.rear_m + other.along_mps * lasts_s
+                if other.front_m > progress_m and meeting_m < back_m + self._half_m + MEETING_M:
                     return False
             elif other.front_m > progress_m - self._half_m - 2.0 and other.rear_m < progress_m + self._half_m + 4.0:
                 return False
@@ -244,6 +308,24 @@ class Passing:
                 if gap_m < 4.0 + 3.0 * max(0.0, other.along_mps - speed_mps):
                     return False
         return True
+
+    def _fed(self, detour: Detour, others: Sequence[Other], back_m: float, lasts_s: float) -> bool:
+        """Whether somebody who is still on the way into the opposite lane will be there before the vehicle is back."""
+        place = self._road.places(np.array([back_m]), np.array([detour.offset_m]))[0]
+        feeders = self._feeders.towards((float(place[0]), float(place[1])))
+        if not len(feeders):
+            return False
+        for other in others:
+            if not other.is_vehicle or other.front_m < back_m or other.actor.speed_mps < STANDING_MPS:
+                continue
+            gaps = np.hypot(feeders[:, 0] - other.actor.pose.x_m, feeders[:, 1] - other.actor.pose.y_m)
+            best = int(np.argmin(gaps))
+            with_lane = math.cos(other.actor.pose.yaw_rad - float(feeders[best, 2])) > 0.5
+            if gaps[best] < ON_FEEDER_M and with_lane:
+                way_m = float(feeders[best, 3]) - other.actor.extent_m[0]
+                if way_m < max(other.actor.speed_mps, FEEDER_MPS) * lasts_s + self._half_m + MEETING_M:
+                    return True
+        return False
 
     def _make_way(self, others: Sequence[Other], progress_m: float, speed_mps: float) -> bool:
         """Begin to leave the lane to an emergency vehicle that comes up behind."""
@@ -279,3 +361,12 @@ class Passing:
             self.detour = Detour(d.offset_m, d.begin_m, d.full_m, leave_m, leave_m + max(14.0, 2.2 * speed_mps))
             return PASS_MPS
         return max(1.5, 0.6 * passed.actor.speed_mps)
+
+
+def time_to_drive(way_m: float, speed_mps: float) -> float:
+    """Seconds for a way at `PASS_MPS`, sped up to from another speed."""
+    v = min(speed_mps, PASS_MPS)
+    run_m = (PASS_MPS**2 - v**2) / (2.0 * PASS_ACCEL_MPS2)
+    if way_m <= run_m:
+        return (math.sqrt(v**2 + 2.0 * PASS_ACCEL_MPS2 * max(0.0, way_m)) - v) / PASS_ACCEL_MPS2
+    return (PASS_MPS - v) / PASS_ACCEL_MPS2 + (way_m - run_m) / PASS_MPS
