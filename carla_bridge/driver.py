@@ -41,6 +41,7 @@ class DriveConfig:
         out: run folder.
         latency: when plans act.
         carla: `HOST:PORT` of a running server; empty starts the embedded one.
+        maps: folder of OpenDRIVE files for the embedded server; None for its own towns only.
         seed: of the embedded world and of a random planner.
         device: torch device of the planner.
         patience: how long plans are waited for over ROS.
@@ -57,9 +58,12 @@ class DriveConfig:
     device: str = "cpu"
     patience: Patience = field(default_factory=Patience)
     video: bool = True
+    maps: Path | None = None
     ros_arguments: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.maps is not None and not self.maps.is_dir():
+            raise UserError("maps", "a folder of .xodr files", str(self.maps))
         if self.ros_arguments and self.agent.link != "ros":
             raise UserError("ROS arguments", f"none, as planner {self.agent.spec} runs without ROS",
                             " ".join(self.ros_arguments))
@@ -173,7 +177,7 @@ class Driver:
         # Children come before rclpy where that is started here: its threads and a fork do not go together well.
         server = None
         if self._address is None:
-            server = self._stack.enter_context(ServerProcess(self._town, config.seed, logs / "server.log"))
+            server = self._stack.enter_context(ServerProcess(self._town, config.seed, logs / "server.log", config.maps))
             self._server_fault = server.fault
         self._agent = self._open_agent(logs / "planner.log")
         self._server: Address = self._address or server.wait()  # type: ignore[union-attr]

@@ -29,19 +29,20 @@ def parse_address(text: str) -> Address:
 class ServerProcess:
     """A server of its own; leaving the `with` block ends it. It starts at once, and `wait` returns when it serves."""
 
-    def __init__(self, town: str, seed: int, log_path: Path) -> None:
+    def __init__(self, town: str, seed: int, log_path: Path, maps: Path | None = None) -> None:
         """Start it, on ports of its own.
 
         Args:
             town: to open.
             seed: of the world's random choices.
             log_path: for its output.
+            maps: folder of further towns' OpenDRIVE files.
         """
         self._town = town
         self._lease = lease_ports()
         self._port = self._lease.number
         command = [sys.executable, "-m", "carla_bridge.server", "--port", str(self._port), "--town", town,
-                   "--seed", str(seed)]
+                   "--seed", str(seed), *(("--maps", str(maps)) if maps is not None else ())]
         self._process = ManagedProcess("embedded server", command, log_path)
 
     def wait(self) -> Address:

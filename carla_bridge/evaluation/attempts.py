@@ -53,6 +53,7 @@ class Task(Strict):
         seed: of this repeat.
         plan_wait_s: wall-clock seconds to wait for a plan.
         video: whether to take pictures for people.
+        maps: folder of OpenDRIVE files; empty without.
     """
 
     route_id: str
@@ -66,6 +67,7 @@ class Task(Strict):
     seed: int
     plan_wait_s: float
     video: bool
+    maps: str
 
     @classmethod
     def of(cls, job: Job, config: DriveConfig) -> Task:
@@ -75,6 +77,7 @@ class Task(Strict):
             job.route_id, job.repeat, str(config.routes.resolve()), _planner_text(config.agent), config.agent.link,
             f"{latency.fixed_ms:g}" if latency.kind == "fixed" else latency.kind, config.carla, config.device,
             config.seed + job.repeat, config.patience.wait_s, config.video,
+            "" if config.maps is None else str(config.maps.resolve()),
         )
 
     def config(self, out: Path) -> DriveConfig:
@@ -82,6 +85,7 @@ class Task(Strict):
         return DriveConfig(
             Path(self.routes), AgentChoice.parse(self.planner, self.link), out, LatencyMode.parse(self.latency),
             self.carla, self.seed, self.device, Patience(wait_s=self.plan_wait_s), self.video,
+            Path(self.maps) if self.maps else None,
         )
 
     def save(self, folder: Path) -> Path:

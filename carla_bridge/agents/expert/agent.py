@@ -17,6 +17,7 @@ from carla_bridge.agents.agent import Needs, View
 from carla_bridge.agents.expert.idm import Ahead, IdmConfig, roll_speeds
 from carla_bridge.agents.expert.others import (
     FORECAST_STEPS,
+    STANDING_MPS,
     TIMES_S,
     Discs,
     Other,
@@ -24,6 +25,7 @@ from carla_bridge.agents.expert.others import (
     ego_discs,
     forecast,
 )
+from carla_bridge.agents.expert.others import discs as discs_of
 from carla_bridge.agents.expert.passing import Passing
 from carla_bridge.agents.expert.road import Road
 from carla_bridge.agents.expert.rules import RouteRules
@@ -33,9 +35,10 @@ from carla_bridge.navigation import RoutePlan
 from wamdiff2_core.types import Plan, Pose2D, Waypoints
 
 SIDE_M, ONCOMING_SIDE_M, WALKER_SIDE_M = 0.2, 0.05, 0.6  # free strip beside the vehicle in which others count
-CONFLICT_MARGIN_M = 0.35
+CONFLICT_MARGIN_M = 0.5
 LEADER_TURN_RAD = math.radians(60.0)
 MAX_CONFLICTS = 4
+WARY_SIDE_M, WARY_MPS, WARY_DECEL_MPS2 = 3.0, 3.0, 2.5
 PATH_AHEAD_M = 60.0
 STYLE = FollowerConfig()
 
@@ -80,16 +83,20 @@ class PrivilegedExpert(InProcessAgent):
         ahead += [Ahead(max(other.rear_m, front_m + 0.05), max(0.0, other.along_mps), self._gap(other),
                         other.actor.type_id) for other in leaders]
 
+        wary = [other.rear_m - front_m for other in others if self._may_step_out(other, front_m, half_width_m)]
+
         def limit(way_m: float) -> float:
-            return min(float(self._limits[self._road.index(self._progress_m + way_m)]), detour_mps)
+            free = min(float(self._limits[self._road.index(self._progress_m + way_m)]), detour_mps)
+            return min([free, *(wary_mps(gap_m - way_m) for gap_m in wary if gap_m > way_m - 1.0)])
 
         rivals = [(other, forecast(other)) for other in others if other not in leaders and self._counts(other)]
         for _ in range(MAX_CONFLICTS):
             _, ways = roll_speeds(front_m, speed, limit, ahead, 2 * FORECAST_STEPS, STEP_S, self._idm)
             s = self._progress_m + np.array(ways[1::2])
-            aside = passing.offsets(s) + self._aside(pose, passing, s)
-            own = ego_discs(self._road, s, aside, pose, (half_m, half_width_m))
-            stop = self._conflict(own, rivals, grid, passing, pose, front_m, (half_m, half_width_m), speed)
+            extent = (half_m, half_width_m)
+            own = ego_discs(self._road, s, passing.offsets(s) + self._aside(pose, passing, s), pose, extent)
+            strip = ego_discs(self._road, grid, passing.offsets(grid) + self._aside(pose, passing, grid), pose, extent)
+            stop = self._conflict(own, strip, rivals, grid, pose, front_m, extent, speed)
             if stop is None or any(abs(stop.rear_m - known.rear_m) < 0.3 for known in ahead):
                 break
             ahead.append(stop)
@@ -132,8 +139,8 @@ class PrivilegedExpert(InProcessAgent):
 
     @staticmethod
     def _counts(other: Other) -> bool:
-        """Whether a forecast of it means anything: things never move, and walkers who stand may go."""
-        return other.is_vehicle or other.is_walker
+        """Whether a forecast of it means anything: who stands is a leader, an obstacle, or not in the way."""
+        return (other.is_vehicle or other.is_walker) and other.actor.speed_mps >= STANDING_MPS
 
     @staticmethod
     def _leads(other: Other, passing: Passing, front_m: float, half_width_m: float) -> bool:
@@ -150,13 +157,13 @@ class PrivilegedExpert(InProcessAgent):
         return not leaving
 
     def _conflict(
-        self, own: Discs, rivals: Sequence[tuple[Other, Discs]], grid_m: np.ndarray, passing: Passing, pose: Pose2D,
+        self, own: Discs, strip: Discs, rivals: Sequence[tuple[Other, Discs]], grid_m: np.ndarray, pose: Pose2D,
         front_m: float, extent_m: tuple[float, float], speed: float,
     ) -> Ahead | None:
         """Where to stop for the first meeting of the roll-out with somebody's forecast; None when all goes well."""
         first: tuple[int, Other, Discs] | None = None
         for other, discs in rivals:
-            if self._follows(other, passing, front_m, extent_m):
+            if self._follows(other, pose, front_m, extent_m):
                 continue
             margin = CONFLICT_MARGIN_M + (0.4 if other.is_walker else 0.0)
             hits = np.flatnonzero(own.hits(discs, margin))
@@ -165,9 +172,8 @@ class PrivilegedExpert(InProcessAgent):
         if first is None:
             return None
         when, other, discs = first
-        # The strip that it needs, from a second before the meeting to a second after.
-        window = slice(max(0, when - 5), min(len(TIMES_S), when + 6))
-        strip = ego_discs(self._road, grid_m, passing.offsets(grid_m), pose, extent_m)
+        # The strip that it needs until a second after the meeting: who merges enters it before that.
+        window = slice(0, min(len(TIMES_S), when + 6))
         gaps = strip.centres_m[:, :, None, None] - discs.centres_m[None, None, window]
         reach = strip.radius_m + discs.radius_m + CONFLICT_MARGIN_M
         touched = (np.einsum("gktnc,gktnc->gktn", gaps, gaps) < reach**2).any(axis=(1, 2, 3))
@@ -176,15 +182,31 @@ class PrivilegedExpert(InProcessAgent):
         begins_m = float(grid_m[int(np.argmax(touched))]) + extent_m[0]
         room_m = begins_m - front_m
         if room_m < 0.5 and not (other.is_walker and other.front_m > front_m - 1.0):
+            here = discs_of(np.tile([pose.x_m, pose.y_m, pose.yaw_rad], (len(TIMES_S), 1)), *extent_m)
+            if speed < 3.0 and not here.hits(discs, 0.1).any():
+                return Ahead(front_m + 0.5, 0.0, 1.0, f"lets {other.actor.type_id} by")
             return None  # in the midst of it: the way out is on
         if speed**2 / (2.0 * max(room_m, 0.1)) > 9.0 and not other.is_walker and TIMES_S[when] > 2.0:
             return None  # it cannot be stopped before, and there is time to be through
         return Ahead(begins_m + 0.3, 0.0, 1.2, f"crossing {other.actor.type_id}")
 
     @staticmethod
-    def _follows(other: Other, passing: Passing, front_m: float, extent_m: tuple[float, float]) -> bool:
-        """Whether it is behind in the same strip, and so has to look out itself."""
+    def _may_step_out(other: Other, front_m: float, half_width_m: float) -> bool:
+        """Whether somebody on foot or on a bicycle is beside the road ahead and looks across it."""
+        if not (other.is_walker or other.is_rider) or other.rear_m < front_m:
+            return False
+        across = math.radians(40.0) < abs(other.turned_rad) < math.radians(140.0)
+        return across and other.overlaps(-half_width_m - WARY_SIDE_M, half_width_m + WARY_SIDE_M)
+
+    def _follows(self, other: Other, pose: Pose2D, front_m: float, extent_m: tuple[float, float]) -> bool:
+        """Whether it is behind in the vehicle's own strip, and so has to look out itself."""
         rear_m = front_m - 2 * extent_m[0]
-        offset = float(passing.offsets(np.array([front_m - extent_m[0]]))[0])
+        best = self._road.index(self._progress_m)
+        offset = float((np.array([pose.x_m, pose.y_m]) - self._road.xy_m[best]) @ self._road.left[best])
         behind = (other.rear_m + other.front_m) / 2 < rear_m and abs(other.turned_rad) < LEADER_TURN_RAD
         return behind and other.overlaps(offset - 1.2, offset + 1.2)
+
+
+def wary_mps(gap_m: float) -> float:
+    """Speed at a distance from somebody who may step out."""
+    return math.sqrt(WARY_MPS**2 + 2.0 * WARY_DECEL_MPS2 * max(0.0, gap_m - 1.0))

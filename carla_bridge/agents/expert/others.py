@@ -1,7 +1,8 @@
 """The other actors along the route, and where they will be.
 
-A forecast keeps speed and turn of the moment, and goes on braking if the actor brakes: right for a few seconds, which
-is what a driver can count on. It is a row of discs per actor, so that one distance tells of a conflict.
+A forecast keeps speed and turn of the moment, goes on braking if the actor brakes, and for a moment on speeding up:
+right for a few seconds, which is what a driver can count on. It is a row of discs per actor, so that one distance tells
+of a conflict.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 SEEN_M, ASIDE_M = 90.0, 40.0
 STANDING_MPS, MOVED_MPS = 0.2, 0.8  # spawned vehicles settle a little
 FORECAST_STEP_S, FORECAST_STEPS = 0.2, 30
+SPEEDING_UP_S = 1.5
 TIMES_S = FORECAST_STEP_S * np.arange(1, FORECAST_STEPS + 1)
 EMERGENCY = ("police", "ambulance", "firetruck")
 DRIVEN_OVER = ("static.prop.dirtdebris",)
@@ -64,6 +66,11 @@ class Other:
     def is_walker(self) -> bool:
         """Whether it is a pedestrian."""
         return self.actor.type_id.startswith("walker.")
+
+    @property
+    def is_rider(self) -> bool:
+        """Whether it is narrow, as bicycles are."""
+        return self.is_vehicle and self.actor.extent_m[1] < 0.5
 
     @property
     def is_emergency(self) -> bool:
@@ -175,10 +182,14 @@ def forecast(other: Other) -> Discs:
     direction = actor.pose.yaw_rad
     if not other.is_vehicle and actor.speed_mps > STANDING_MPS:
         direction = math.atan2(actor.velocity_mps[1], actor.velocity_mps[0])
-    slowing = min(0.0, max(-6.0, other.accel_mps2)) if other.is_vehicle else 0.0
-    until_s = np.inf if slowing > -0.3 else abs(speed) / -slowing
+    change = other.accel_mps2 if other.is_vehicle and abs(other.accel_mps2) > 0.3 else 0.0
+    change = min(2.0, max(-6.0, change))
+    until_s = abs(speed) / -change if change < 0 else SPEEDING_UP_S
     t = np.minimum(TIMES_S, until_s)
-    way = np.sign(speed) * (abs(speed) * t + (0.5 * slowing * t**2 if slowing <= -0.3 else 0.0))
+    way = abs(speed) * t + 0.5 * change * t**2
+    if change >= 0:
+        way = way + (abs(speed) + change * until_s) * np.maximum(0.0, TIMES_S - until_s)
+    way = math.copysign(1.0, speed) * way
     # A turn is held for 2 s: longer, a wobble becomes a circle.
     rate = actor.yaw_rate_radps if other.is_vehicle and abs(actor.yaw_rate_radps) > 0.05 else 0.0
     yaw = direction + rate * np.minimum(TIMES_S, 2.0)

@@ -26,6 +26,8 @@ JOIN_M = 16.0  # obstacles this close behind one another are passed in one go
 WAIT_M = 9.0  # room to steer out that is kept while waiting
 LONGEST_CLUSTER_M = 90.0
 LOOK_M = 60.0
+MAKE_WAY_LOOK_M = (10.0, 25.0, 45.0)
+OPEN_END_M = 1e6  # of a detour that somebody else ends
 SETTLED_S = 1.0  # something has stood this long before it counts as standing there
 BROKEN_DOWN_S = 20.0  # and this long if it was seen to drive
 QUEUE_M = 35.0  # vehicles this close before a light's line wait for it
@@ -73,11 +75,13 @@ class Side:
         room_m: how far from the route's line the vehicle may reach on that side.
         usable: whether there is a lane at all to drive on.
         oncoming: whether it is of the opposite direction.
+        driving: whether it is a driving lane, and no shoulder or parking lane.
     """
 
     room_m: float
     usable: bool
     oncoming: bool
+    driving: bool = False
 
 
 @dataclass(frozen=True)
@@ -156,14 +160,15 @@ class Passing:
             return [], self._let_by(others, progress_m, speed_mps)
         if self.detour is None and self._make_way(others, progress_m, speed_mps):
             return [], max(2.0, 0.6 * speed_mps)
-        cluster = self._cluster(others, progress_m, next_line_m)
+        standing = self._standing(others, progress_m, next_line_m)
+        cluster = self._cluster(standing, progress_m)
         if cluster is None:
             return [], math.inf if self.detour is None else self._limit(self.detour)
         if self.detour is not None:
             if cluster.front_m + self._half_m + 1.0 > self.detour.leave_m:
-                self._extend(cluster)
+                self._extend(cluster, standing)
             return [], self._limit(self.detour)
-        detour = self._around(cluster, progress_m, speed_mps)
+        detour = self._around(cluster, standing, progress_m, speed_mps)
         if detour is not None and self._free(detour, others, progress_m, speed_mps):
             self.detour = detour
             return [], self._limit(detour)
@@ -196,14 +201,16 @@ class Passing:
     def _limit(detour: Detour) -> float:
         return PASS_MPS if abs(detour.offset_m) > 0.6 else math.inf
 
-    def _cluster(self, others: Sequence[Other], progress_m: float, next_line_m: float) -> Cluster | None:
-        """The first group of obstacles that stand in the way of the route's own line."""
-        reach = self._half_width_m + 0.25
-        standing = [
+    def _standing(self, others: Sequence[Other], progress_m: float, next_line_m: float) -> list[Other]:
+        return [
             other for other in others
             if other.front_m > progress_m - self._half_m and other.rear_m < progress_m + LOOK_M + LONGEST_CLUSTER_M
             and self._stands(other, next_line_m)
         ]
+
+    def _cluster(self, standing: Sequence[Other], progress_m: float) -> Cluster | None:
+        """The first group of obstacles that stand in the way of the route's own line."""
+        reach = self._half_width_m + 0.25
         cluster: Cluster | None = None
         for other in standing:
             in_way = other.overlaps(-reach, reach)
@@ -224,9 +231,9 @@ class Passing:
             return True
         if not other.is_vehicle or other.oncoming:
             return False
-        if other.standing_s < (BROKEN_DOWN_S if other.has_moved else SETTLED_S):
-            return False
-        return not -5.0 < next_line_m - other.front_m < QUEUE_M and other.actor.role_name != "background"
+        if not other.has_moved and other.actor.role_name != "background":
+            return other.standing_s >= SETTLED_S
+        return other.standing_s >= BROKEN_DOWN_S and not -5.0 < next_line_m - other.front_m < QUEUE_M
 
     def _side(self, s_m: float, side: int) -> Side:
         """What lies on one side of the route (+1 left, -1 right) at an arc length."""
@@ -246,16 +253,30 @@ class Passing:
             return Side(own_m, False, False)
         oncoming = lane.lane_id * here.lane_id < 0
         if lane.lane_type == carla.LaneType.Driving:
-            return Side(own_m + lane.lane_width, True, oncoming)
+            return Side(own_m + lane.lane_width, True, oncoming, True)
         soft = lane.lane_type in (carla.LaneType.Shoulder, carla.LaneType.Parking, carla.LaneType.Biking)
         return Side(own_m + (lane.lane_width if soft else 0.0), soft and not oncoming, False)
 
-    def _around(self, cluster: Cluster, progress_m: float, speed_mps: float) -> Detour | None:
+    def _offset(self, cluster: Cluster, standing: Sequence[Other], side: int) -> float:
+        """How far to one side (+1 left, -1 right) a free strip lies along a group, whatever else stands there."""
+        near = self._half_m + 1.0
+        beside = [
+            (other.right_m, other.left_m) if side > 0 else (-other.left_m, -other.right_m) for other in standing
+            if cluster.rear_m - other.front_m < near and other.rear_m - cluster.front_m < near
+        ]
+        edge = cluster.left_m if side > 0 else -cluster.right_m
+        for near_m, far_m in sorted(beside):
+            if near_m < edge + 2.0 * (self._half_width_m + SIDE_GAP_M) and far_m > edge:
+                edge = far_m
+        return max(0.0, edge + self._half_width_m + SIDE_GAP_M)
+
+    def _around(
+        self, cluster: Cluster, standing: Sequence[Other], progress_m: float, speed_mps: float
+    ) -> Detour | None:
         """The shorter way around that fits on the road: past the left side or past the right."""
         found: list[tuple[float, Detour]] = []
         for side in (1, -1):
-            edge = cluster.left_m if side > 0 else -cluster.right_m
-            offset = max(0.0, edge + self._half_width_m + SIDE_GAP_M)
+            offset = self._offset(cluster, standing, side)
             places = np.linspace(cluster.rear_m, cluster.front_m, 3)
             lanes = [self._side(float(s), side) for s in places]
             room = min(lane.room_m for lane in lanes)
@@ -275,12 +296,11 @@ class Passing:
         fits = [item for item in found if item[1].full_m - item[1].begin_m > 3.0]
         return min(fits or found, key=lambda item: item[0])[1] if found else None
 
-    def _extend(self, cluster: Cluster) -> None:
+    def _extend(self, cluster: Cluster, standing: Sequence[Other]) -> None:
         assert self.detour is not None
         d = self.detour
         leave_m = cluster.front_m + self._half_m + 1.0
-        reach = cluster.left_m if d.offset_m > 0 else -cluster.right_m
-        offset = max(abs(d.offset_m), reach + self._half_width_m + SIDE_GAP_M)
+        offset = max(abs(d.offset_m), self._offset(cluster, standing, 1 if d.offset_m > 0 else -1))
         self.detour = Detour(math.copysign(offset, d.offset_m), d.begin_m, d.full_m, leave_m,
                              leave_m + (d.end_m - d.leave_m), d.oncoming, d.yields_to)
 
@@ -337,12 +357,12 @@ class Passing:
         if not behind:
             return False
         for side in (-1, 1):
-            lane = self._side(progress_m + 12.0, side)
-            if not lane.usable or lane.oncoming:
+            lanes = [self._side(progress_m + far_m, side) for far_m in MAKE_WAY_LOOK_M]
+            if not all(lane.usable and lane.driving and not lane.oncoming for lane in lanes):
                 continue
             offset = side * 3.5
             run_m = min(30.0, max(12.0, 2.2 * speed_mps))
-            detour = Detour(offset, progress_m + 0.5, progress_m + run_m, math.inf, math.inf,
+            detour = Detour(offset, progress_m + 0.5, progress_m + run_m, OPEN_END_M, OPEN_END_M + run_m,
                             yields_to=behind[-1].actor.id)
             if self._free(Detour(offset, progress_m, progress_m + run_m, 0.0, progress_m + 2 * run_m), [
                 other for other in others if other.actor.id != behind[-1].actor.id
