@@ -181,7 +181,8 @@ class PrivilegedExpert(InProcessAgent):
             return None
         begins_m = float(grid_m[int(np.argmax(touched))]) + extent_m[0]
         room_m = begins_m - front_m
-        if room_m < 0.5 and not (other.is_walker and other.front_m > front_m - 1.0):
+        crosses_in_front = other.rear_m > front_m - 0.8 or (other.is_walker and other.front_m > front_m - 1.0)
+        if room_m < 0.5 and not crosses_in_front:
             here = discs_of(np.tile([pose.x_m, pose.y_m, pose.yaw_rad], (len(TIMES_S), 1)), *extent_m)
             if speed < 3.0 and not here.hits(discs, 0.1).any():
                 return Ahead(front_m + 0.5, 0.0, 1.0, f"lets {other.actor.type_id} by")
