@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+NEEDED_MPS2 = 0.8  # a stop that needs more than this is braked for as it needs
+
 
 @dataclass(frozen=True)
 class Ahead:
@@ -52,7 +54,10 @@ def idm_accel(v: float, wanted_mps: float, gap_m: float, ahead: Ahead, c: IdmCon
     headway_m = v * c.headway_s if ahead.speed_mps > 0.0 else 0.0
     closing = v * (v - ahead.speed_mps) / (2.0 * math.sqrt(c.max_accel_mps2 * c.comfort_decel_mps2))
     desired = ahead.standstill_m + max(0.0, headway_m + closing)
-    return c.max_accel_mps2 * min(free, 1.0 - (desired / max(gap_m, 0.1)) ** 2)
+    accel = c.max_accel_mps2 * min(free, 1.0 - (desired / max(gap_m, 0.1)) ** 2)
+    # The model alone rolls a metre into its own standstill gap.
+    needed = max(0.0, v - ahead.speed_mps) ** 2 / (2.0 * max(gap_m - ahead.standstill_m, 0.1))
+    return min(accel, -needed) if needed > NEEDED_MPS2 else accel
 
 
 def roll_speeds(
