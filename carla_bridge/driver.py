@@ -164,7 +164,7 @@ class Driver:
             run = RouteRun(setup, simulation, agent, criteria, recorder, scenarios, on_progress)
             result = run.drive()
         self.source = run.source or self.source
-        return replace(result, folder=folder)
+        return replace(result, folder=folder, scenario=spec.scenarios[0].type if spec.scenarios else "")
 
     def agent_fault(self) -> str:
         """How a process that the agent depends on has ended; empty when none has."""

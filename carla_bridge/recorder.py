@@ -5,15 +5,21 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
 import simplejpeg
 
 from carla_bridge.navigation import RoutePlan
 from carla_bridge.results import PLANS_NAME, TRAJECTORY_NAME, PlanRecord, RouteShape, Tick
+from carla_bridge.scene_track import SCENE_NAME, SceneWriter
 from wamdiff2_core.outputs import disk_errors_named
 from wamdiff2_core.types import CameraFrame
+
+if TYPE_CHECKING:
+    from carla_bridge.surroundings import Surroundings
 
 
 class RouteRecorder:
@@ -42,6 +48,8 @@ class RouteRecorder:
         self._csv = csv.writer(self._trajectory, lineterminator="\n")
         self._csv.writerow([field.name for field in dataclasses.fields(Tick)])
         self._plans = (folder / PLANS_NAME).open("w")
+        self._scene_file = (folder / SCENE_NAME).open("w")
+        self._scene = SceneWriter(self._scene_file)
 
     def tick(self, tick: Tick) -> None:
         """Add a line to the trajectory."""
@@ -55,6 +63,11 @@ class RouteRecorder:
         with disk_errors_named(self.folder / PLANS_NAME):
             self._plans.write(json.dumps(dataclasses.asdict(record)) + "\n")
 
+    def scene(self, t_ns: int, around: Surroundings) -> None:
+        """Add a line to the scene: what is around the ego vehicle at a time since the route began."""
+        with disk_errors_named(self.folder / SCENE_NAME):
+            self._scene.write(t_ns, around)
+
     def pictures(self, name: str, planner: CameraFrame | None, display: CameraFrame | None) -> None:
         """Store the pictures of one moment as `name`; without a display camera the planner's stands in."""
         for folder, frame, quality in (("model", planner, 90), ("frames", display or planner, 82)):
@@ -66,15 +79,18 @@ class RouteRecorder:
 
     def close(self) -> None:
         """Flush and close the files."""
-        try:
-            with disk_errors_named(self.folder / TRAJECTORY_NAME):
-                self._trajectory.close()
-        finally:
-            with disk_errors_named(self.folder / PLANS_NAME):
-                self._plans.close()
+        with ExitStack() as stack:  # each is closed, whatever the others come to
+            for name, file in ((SCENE_NAME, self._scene_file), (PLANS_NAME, self._plans),
+                               (TRAJECTORY_NAME, self._trajectory)):
+                stack.callback(_close, file, self.folder / name)
 
     def __enter__(self) -> RouteRecorder:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _close(file: TextIO, path: Path) -> None:
+    with disk_errors_named(path):
+        file.close()

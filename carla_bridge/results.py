@@ -6,6 +6,7 @@ A run folder holds::
     map.json                     lane centre lines of the town, map frame
     routes/<id>/trajectory.csv   one Tick a line, full precision, simulated time only: two equal drives give equal bytes
     routes/<id>/plans.jsonl      one PlanRecord a line, wall-clock latencies included
+    routes/<id>/scene.jsonl      other actors and lights around the vehicle (`scene_track`)
     routes/<id>/route.json       the planned route, map frame
     routes/<id>/frames/*.jpg     display camera, named by the stamp in milliseconds since the route began
     routes/<id>/model/*.jpg      what the planner's camera showed at the same stamps, if it has one
@@ -103,6 +104,7 @@ class RouteResult(Strict):
         folder: folder of this route's files, relative to the run folder.
         repeat: which drive of this route, counted from 0.
         record: the drive in the CARLA leaderboard's schema (`leaderboard_record.RouteRecord`).
+        scenario: type of the route's first scenario, such as `ParkedObstacle`; empty without one.
     """
 
     route_id: str
@@ -127,6 +129,7 @@ class RouteResult(Strict):
     folder: str
     repeat: int = 0
     record: dict[str, Any] | None = None
+    scenario: str = ""
 
     @property
     def completed(self) -> bool:
@@ -143,6 +146,8 @@ class NotDriven(Strict):
         kind: `infrastructure`: all attempts were spoilt; `unusable`: the route cannot be driven here; `not tried`.
         attempts: how many there were.
         reason: of the last one.
+        town: map the route lies in.
+        scenario: as in `RouteResult`.
     """
 
     route_id: str
@@ -150,6 +155,8 @@ class NotDriven(Strict):
     kind: str
     attempts: int
     reason: str
+    town: str = ""
+    scenario: str = ""
 
 
 @dataclass(frozen=True)

@@ -49,9 +49,13 @@ def _results(
     counts = Counter(attempt.job for attempt in attempts)
     last = {attempt.job: attempt for attempt in attempts}
     routes = tuple(result for job in jobs if job in driven and (result := driven[job].result) is not None)
+    specs = {spec.id: spec for spec in evaluation.specs}
     missing = tuple(
-        NotDriven(job.route_id, job.repeat, last[job].kind.value, counts[job], last[job].reason) if job in last
-        else NotDriven(job.route_id, job.repeat, "not tried", 0, "")
+        NotDriven(
+            job.route_id, job.repeat, last[job].kind.value if job in last else "not tried", counts[job],
+            last[job].reason if job in last else "", specs[job.route_id].town,
+            specs[job.route_id].scenarios[0].type if specs[job.route_id].scenarios else "",
+        )
         for job in jobs if job not in driven
     )
     empty = new_results(evaluation.drive, len(jobs))
