@@ -21,6 +21,7 @@ EARTH_RADIUS_M = 6378137.0
 GNSS_NOISE_DEG = 5e-6
 MAX_MISFIT_M = 0.01
 MIN_EXTENT_M = 1.0
+MIN_SCALE = 0.05  # that of 87 degrees north
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,9 @@ class Georeference:
         east, north = scale * centre - at_centre
         found = cls(float(scale), float(east), float(north))
         misfit_m = float(np.abs(found.to_map(degrees) - map_m).max())
-        if not misfit_m < MAX_MISFIT_M:
+        if not (misfit_m < MAX_MISFIT_M and MIN_SCALE <= scale < 1.0 + 1e-3):
             raise UserError("global plan", "degrees that are a Mercator projection of its positions",
-                            f"{misfit_m:.3g} m between them")
+                            f"{misfit_m:.3g} m between them, scale {scale:.4g}")
         return found
 
     def to_map(self, degrees: np.ndarray) -> np.ndarray:

@@ -322,6 +322,30 @@ MUTANTS = (
         "_within(smoothed(smoothed(rate)), YAW_ACCEL_RADPS2)",
         "tests/carla_bridge/test_score_comfort.py",
     ),
+    Mutant(
+        "leaderboard",
+        "red and blue are swapped in what the planner sees",
+        "carla_bridge/leaderboard_agent.py",
+        "rgb = np.ascontiguousarray(bgra[:, :, 2::-1])",
+        "rgb = np.ascontiguousarray(bgra[:, :, :3])",
+        "tests/carla_bridge/test_leaderboard_agent.py",
+    ),
+    Mutant(
+        "leaderboard",
+        "localisation follows every jump of the noisy GNSS",
+        "carla_bridge/localization.py",
+        "slip_mps: float = 0.2",
+        "slip_mps: float = 20.0",
+        "tests/carla_bridge/test_localization.py",
+    ),
+    Mutant(
+        "leaderboard",
+        "a route whose scenario was left out counts as driven",
+        "carla_bridge/bench2drive/attempt.py",
+        'SKIPPED = "Skipping scenario"',
+        'SKIPPED = "Skipped scenario"',
+        "tests/carla_bridge/test_bench2drive_run.py",
+    ),
 )
 
 

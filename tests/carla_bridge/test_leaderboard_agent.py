@@ -11,11 +11,13 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from carla_bridge.agent_server import AgentServer
 from carla_bridge.processes import ManagedProcess, free_ports, wait_for_port
 from wamdiff2_core.planner import RandomPlanner
+from wamdiff2_core.types import Observation, Plan
 
 pytest.importorskip("carla", reason="needs the carla client library")
 pytestmark = [pytest.mark.carla, pytest.mark.timeout(300)]
@@ -167,6 +169,29 @@ def test_a_planner_that_went_away_means_braking_to_a_stand_and_then_an_error(pyt
     assert "set up ['front', 'gnss', 'imu', 'speed']" in said
     assert "brake 0.0 1.0" in said
     assert "PlannerError no planner at 127.0.0.1:1" in said
+
+
+class RecordingPlanner(RandomPlanner):
+    """Keeps what it was shown."""
+
+    def plan(self, observation: Observation) -> Plan:
+        self.seen = observation
+        return super().plan(observation)
+
+
+def test_pictures_reach_the_planner_as_rgb_and_the_plan_as_targets(python38: Path) -> None:
+    planner = RecordingPlanner()
+    server = AgentServer(planner, "recording")
+    threading.Thread(target=server.serve, daemon=True).start()
+    picture = "data['front'][1][:] = (10, 20, 30, 255)"
+    standing = "data.update(speed=(1, {'speed': 0.0}), gnss=(1, [0.0, 0.0, 0.0]), imu=(1, [0.0] * 6 + [np.pi / 2]))"
+    steps = "print([round(agent.run_step(data, k * 0.05).brake, 2) for k in range(40)])"
+    said = probe(python38, f"127.0.0.1:{server.port}+save", f"{picture}; {standing}; {steps}")
+    server.close()
+    assert "set up" in said
+    assert planner.seen.frames[0].rgb.reshape(-1, 3).max(axis=0).tolist() == [30, 20, 10]
+    assert planner.seen.frames[0].rgb.shape == (128, 256, 3)
+    np.testing.assert_allclose(planner.seen.navigation.targets_m, [[10, 0], [20, 0]], atol=0.05)
 
 
 def test_a_silent_planner_costs_its_deadline_and_no_more(python38: Path) -> None:
