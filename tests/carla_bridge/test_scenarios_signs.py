@@ -3,7 +3,6 @@ seen tick by tick, and the route's geometry."""
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -125,8 +124,6 @@ def test_the_ego_vehicle_begins_between_parked_cars(rails_for) -> None:
 
 
 def test_background_traffic_drives_near_the_route_and_is_measured_against(rails_for) -> None:
-    if importlib.util.find_spec("carla_bridge.server.traffic") is None:
-        pytest.skip("this server does not drive vehicles by itself")
     rails = rails_for("SequentialLaneChange")
     drive = rails.drive(rails.spec, speed_mps=5.0, max_s=15.0, background=8)
     tracks = [track for track in drive.tracks("vehicle.").values() if track[0][1].role_name == "background"]
