@@ -288,7 +288,7 @@ def add_rain(image: np.ndarray, light: Light, time_s: float) -> None:
     image += streaks * np.float32(13.0 + 0.15 * float(light.haze.mean()))
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=STREAK_PHASES + 1)
 def _streaks(width: int, height: int, phase: int, heaviness: int, wind: int) -> np.ndarray:
     """(h, w, 3) float32 0..1."""
     rng = np.random.default_rng(100 + phase)

@@ -39,7 +39,7 @@ from carla_bridge.server.weather import CLEAR_NOON, Weather
 CELL_M = 16.0
 LARGEST_SUPERSAMPLED_PX = 700 * 400
 INVISIBLE_SHARE = 0.01  # of a colour that comes through fog: what shows less is not painted
-KEPT_SUNS, KEPT_CANVASES, KEPT_CELLS = 4, 8, 32
+KEPT_SUNS, KEPT_CANVASES, KEPT_CELLS = 4, 8, 16
 BAND_PX = 64 * 1024
 SUN_STEP_DEG = 5.0
 _LAYER_M = np.array([{Material.SOIL: 8.0, Material.SHADOW: 7.0, Material.PAVED: 6.0}.get(m, 0.0) for m in Material])

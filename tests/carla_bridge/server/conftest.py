@@ -40,9 +40,11 @@ class CountingRenderer:
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, list]] = []
+        self.scenes: list[tuple] = []
 
     def render(self, camera: Any, actors: Any = (), *scene: Any) -> np.ndarray:
         self.calls.append((camera, list(actors)))
+        self.scenes.append(scene)
         return np.full((camera.height, camera.width, 4), 7, np.uint8)
 
 

@@ -14,7 +14,8 @@ from carla_bridge.server.actors import Sensor, Vehicle, Walker
 from carla_bridge.server.arguments import RpcError
 from carla_bridge.server.motion import Pedals
 from carla_bridge.server.poses import Pose
-from carla_bridge.server.scene import BoxKind, StaticBox
+from carla_bridge.server.scene import BoxKind, Lamp, StaticBox
+from carla_bridge.server.weather import CLEAR_NOON, Weather
 from carla_bridge.server.world import World
 
 MKZ = "vehicle.lincoln.mkz_2020"
@@ -77,6 +78,23 @@ def test_camera_rides_on_its_carrier_and_does_not_see_it(make_world: Callable[..
         ("vehicle", other.pose.x, other.pose.y), ("walker", walker.pose.x, walker.pose.y),
     ]  # fmt: skip
     assert seen[-1].z == pytest.approx(0.0)
+
+
+def test_pictures_have_the_weather_that_was_set_and_the_lamps_that_burn(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    car = spawn(world, MKZ, Pose(10.0, 20.0, 0.0))
+    car.pedals.brake, car.light_flags = 1.0, int(Lamp.LOW_BEAM)
+    listen(world, "sensor.camera.rgb", car.id)
+    run(world, 1)
+    world.weather = Weather(sun_altitude_deg=-30.0, precipitation=80.0).as_protocol()
+    run(world, 1)
+    (_, first, _), (_, second, time_s) = world.renderer.scenes
+    assert first == CLEAR_NOON
+    assert second == Weather(sun_altitude_deg=-30.0, precipitation=80.0)
+    assert time_s == world.time_s
+    (carrier,) = world.renderer.calls[0][1]
+    assert carrier.lamps == Lamp.LOW_BEAM | Lamp.BRAKE
+    assert not carrier.visible
 
 
 def test_same_commands_give_the_same_bytes(make_world: Callable[..., World]) -> None:
