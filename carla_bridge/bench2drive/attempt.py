@@ -8,11 +8,12 @@ told only whether a record is one of driving, or of a program that failed.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -22,8 +23,9 @@ from carla_bridge.leaderboard_record import EMBEDDED_WORLD, NOT_DRIVEN_OUT, Rout
 from carla_bridge.leaderboard_results import LeaderboardResults, ResultsFileError
 from carla_bridge.leases import TRAFFIC_MANAGER, lease_ports
 from carla_bridge.processes import ManagedProcess
+from wamdiff2_core.journal import replace_file
 
-RESULTS_NAME, LOG_NAME = "results.json", "evaluator.log"
+RESULTS_NAME, LOG_NAME, PROCESSES_NAME = "results.json", "evaluator.log", "processes.json"
 SKIPPED = "Skipping scenario"
 SCAN_S = 1.0
 AGENT_FAULTS = (RouteStatus.AGENT_CRASHED, RouteStatus.AGENT_NOT_SET_UP, RouteStatus.SENSORS_INVALID)
@@ -118,7 +120,7 @@ class Attempt:
         if self._process.alive():
             if now_s - self._scanned_s > SCAN_S:
                 self._scanned_s = now_s
-                self._children |= set(_descendants(self._process.pid))
+                self._note_children()
                 size = (self.folder / LOG_NAME).stat().st_size
                 if size != self._log_bytes:
                     self._log_bytes, self._heard_s = size, now_s
@@ -134,17 +136,27 @@ class Attempt:
 
     def stop(self) -> None:
         """End it, and everything that it has started. Idempotent."""
-        self._children |= set(_descendants(self._process.pid))
+        self._note_children()
         self._process.stop(patience_s=5.0)
         # The evaluator starts its server in a session of its own, and forgets it when it is killed itself.
-        for pid, started in self._children:
-            if _start_time(pid) == started:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        _end(self._children)
         self._lease.close()
+
+    def _note_children(self) -> None:
+        """Remember what the evaluator has started, on the disk too, for the case that this process is killed."""
+        found = self._children | set(_descendants(self._process.pid))
+        if found != self._children:
+            self._children = found
+            replace_file(self.folder / PROCESSES_NAME, json.dumps(sorted(found)) + "\n")
 
     def _last_line(self) -> str:
         return (self._process.log_tail(1) or "it has written nothing")[:200]
+
+
+def end_leftovers(attempts: Path) -> None:
+    """End what the attempts of a run that was killed have left running; `attempts` holds their folders."""
+    for path in attempts.glob(f"*/{PROCESSES_NAME}"):
+        _end((pid, started) for pid, started in json.loads(path.read_text()))
 
 
 def judge(folder: Path, code: int, embedded: bool) -> Ended:
@@ -188,6 +200,14 @@ def _reason(log: str) -> str:
             if line.split(":")[0].replace(".", "").isidentifier() and ("Error" in line or "Exception" in line):
                 return line[:200]
     return lines[-1][:200] if lines else "it has written nothing"
+
+
+def _end(processes: Iterable[tuple[int, int]]) -> None:
+    """Kill those of the processes that still run, each told from a later one of its pid by when it began."""
+    for pid, started in processes:
+        if _start_time(pid) == started:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def _descendants(pid: int) -> Iterator[tuple[int, int]]:

@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 from rich.console import Console
 from rich.table import Table
 
-from carla_bridge.bench2drive.attempt import RESULTS_NAME, Attempt, Ended, EvaluatorOptions, Kind
+from carla_bridge.bench2drive.attempt import RESULTS_NAME, Attempt, Ended, EvaluatorOptions, Kind, end_leftovers
 from carla_bridge.leaderboard_record import EMBEDDED_WORLD
 from carla_bridge.leaderboard_results import LeaderboardResults
 from carla_bridge.run_setup import describe_commit, describe_machine, signals_as_interrupts
@@ -85,6 +85,7 @@ class Bench2DriveRun:
         """
         config = self._config
         with Journal(self._out / JOURNAL_NAME, config.identity(), durable=True) as journal:
+            end_leftovers(self._out / "attempts")
             (self._out / SHARDS).mkdir(exist_ok=True)
             self._write_routes()
             attempts = list(journal.items)

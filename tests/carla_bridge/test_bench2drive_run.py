@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import pickle
+import subprocess
 import sys
 import textwrap
 import time
@@ -128,6 +130,37 @@ def test_ways_of_ending_are_told_apart_and_spoilt_attempts_made_again(checkout: 
     assert drive(config(checkout, out, "12345679")) == last
     assert time.monotonic() - began < 1.0
     assert len(servers(out)) == 13
+
+
+RUNNER = """
+import pickle, sys
+from rich.console import Console
+from carla_bridge.bench2drive.evaluator import Bench2DriveRun
+Bench2DriveRun(pickle.load(open(sys.argv[1], "rb")), Console(quiet=True)).drive()
+"""
+
+
+def test_a_run_that_is_killed_goes_on_and_ends_what_it_had_left(checkout: Checkout, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    run = dataclasses.replace(config(checkout, out, "1278"), workers=1)
+    pickled = tmp_path / "config"
+    pickled.write_bytes(pickle.dumps(run))
+    process = subprocess.Popen([sys.executable, "-c", RUNNER, str(pickled)])
+    deadline = time.monotonic() + 60
+    while not (out / "attempts" / "8-1" / "processes.json").exists():  # the one that hangs, after the others
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    (left,) = [pid for pid in servers(out) if _start_time(pid) >= 0]
+    (checkout.root / "answers" / "8").write_text("drive")
+    last = drive(run)
+    assert _start_time(left) == -1
+    assert [item["kind"] for item in last.values()] == ["driven"] * 4
+    assert sorted(path.stem for path in (out / "shards").iterdir()) == ["1", "2", "7", "8"]
+    lines = (out / "journal.jsonl").read_text().splitlines()
+    assert len(lines) == 1 + 5, "the request, and each attempt that ended"
 
 
 def test_an_evaluator_that_stands_still_is_given_up(checkout: Checkout, tmp_path: Path) -> None:
