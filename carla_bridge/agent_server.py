@@ -26,6 +26,7 @@ LOG = logging.getLogger(__name__)
 MAX_CONNECTIONS = 16
 HELLO_TIMEOUT_S = 10.0
 SEND_TIMEOUT_S = 10.0
+LAST_WORD_S = 1.0
 
 
 class AgentServer:
@@ -90,8 +91,7 @@ class AgentServer:
                     self._converse(connection)
                 except ProtocolError as error:
                     LOG.warning("connection dropped: %s", error)
-                    connection.settimeout(SEND_TIMEOUT_S)
-                    send(connection, {"type": "error", "message": str(error)})
+                    _tell_and_hang_up(connection, str(error))
         except (EOFError, OSError) as error:
             LOG.info("connection ended: %s", error)
         finally:
@@ -133,6 +133,20 @@ class AgentServer:
                 raise UserError("step", "a route before the first step", "none")
             return session, session.step(message)
         raise UserError("type", "route or step", message["type"])
+
+
+def _tell_and_hang_up(connection: socket.socket, problem: str) -> None:
+    """Send an error as the last word, and wait a moment for the other side to close.
+
+    Closing while bytes of theirs lie unread would reset the connection, and the error could be lost on the way.
+    """
+    connection.settimeout(SEND_TIMEOUT_S)
+    send(connection, {"type": "error", "message": problem})
+    connection.shutdown(socket.SHUT_WR)
+    connection.settimeout(LAST_WORD_S)
+    for _ in range(64):
+        if not connection.recv(1 << 20):
+            break
 
 
 def agent_server(

@@ -105,6 +105,7 @@ class AgentSession:
         self._pedal_map = PedalMap(math.radians(max_steer_deg))
         self.length_m = route.length_m
         self._plan: PlanInMap | None = None
+        self._refused = ""
         self._last_s: float | None = None
         self._ticks_since_plan = driving.every_ticks
 
@@ -178,11 +179,16 @@ class AgentSession:
         if images and self._ticks_since_plan >= self._driving.every_ticks:
             self._ticks_since_plan = 0
             plan = self._driving.plan(Observation(images, ego, navigation))
+            good = plan.check.ok and plan.waypoints is not None
+            self._refused = "" if good else plan.check.message or "no waypoints"
             # A plan that may not be driven leaves the last one in force, which is braked for when it grows too old.
-            if (plan.check.ok and plan.waypoints is not None) or self._plan is None:
+            if good or self._plan is None:
                 self._plan = PlanInMap(plan, ego.map_from_base)
         command = self._controller.step(self._plan, ego, ego.stamp_ns)
-        return command, self._controller.reason
+        reason = self._controller.reason
+        if reason and self._refused and self._refused not in reason:
+            reason += f"; later plans were refused: {self._refused}"
+        return command, reason
 
     def _images(self, message: Mapping[str, Any], stamp_ns: int) -> tuple[CameraFrame, ...]:
         images = message.get("images") or {}
