@@ -38,7 +38,7 @@ SIDE_M, ONCOMING_SIDE_M, WALKER_SIDE_M = 0.2, 0.05, 0.6  # free strip beside the
 CONFLICT_MARGIN_M = 0.5
 LEADER_TURN_RAD = math.radians(60.0)
 MAX_CONFLICTS = 4
-WARY_SIDE_M, WARY_MPS, WARY_DECEL_MPS2 = 3.0, 3.0, 2.5
+WARY_SIDE_M, WARY_MPS, WARY_DECEL_MPS2 = 3.0, 2.2, 2.5
 PATH_AHEAD_M = 60.0
 STYLE = FollowerConfig()
 
@@ -189,7 +189,8 @@ class PrivilegedExpert(InProcessAgent):
             return None  # in the midst of it: the way out is on
         if speed**2 / (2.0 * max(room_m, 0.1)) > 9.0 and not other.is_walker and TIMES_S[when] > 2.0:
             return None  # it cannot be stopped before, and there is time to be through
-        return Ahead(begins_m + 0.3, 0.0, 1.2, f"crossing {other.actor.type_id}")
+        gap_m = 1.6 if other.is_walker or other.is_rider else 2.5
+        return Ahead(begins_m + 0.3, 0.0, gap_m, f"crossing {other.actor.type_id}")
 
     @staticmethod
     def _may_step_out(other: Other, front_m: float, half_width_m: float) -> bool:
