@@ -189,8 +189,7 @@ class PrivilegedExpert(InProcessAgent):
             return None  # in the midst of it: the way out is on
         if speed**2 / (2.0 * max(room_m, 0.1)) > 9.0 and not other.is_walker and TIMES_S[when] > 2.0:
             return None  # it cannot be stopped before, and there is time to be through
-        gap_m = 1.6 if other.is_walker or other.is_rider else 2.5
-        return Ahead(begins_m + 0.3, 0.0, gap_m, f"crossing {other.actor.type_id}")
+        return Ahead(begins_m + 0.3, 0.0, 1.6, f"crossing {other.actor.type_id}")
 
     @staticmethod
     def _may_step_out(other: Other, front_m: float, half_width_m: float) -> bool:
