@@ -38,9 +38,12 @@ SIDE_M, ONCOMING_SIDE_M, WALKER_SIDE_M = 0.2, 0.05, 0.6  # free strip beside the
 CONFLICT_MARGIN_M = 0.5
 LEADER_TURN_RAD = math.radians(60.0)
 MAX_CONFLICTS = 4
+CROSSING_GAP_M, HELD_MPS = 1.6, 0.5
+BOLD_AFTER_PLANS, BOLD_MARGIN_M, BOLD_LOOK_S = 32, 0.15, 4.0  # 8 s of waiting
 WARY_SIDE_M, WARY_MPS, WARY_DECEL_MPS2 = 3.0, 2.2, 2.5
 PATH_AHEAD_M = 60.0
 STYLE = FollowerConfig()
+CALM, BOLD = IdmConfig(), IdmConfig(max_accel_mps2=3.2)
 
 
 class PrivilegedExpert(InProcessAgent):
@@ -49,7 +52,7 @@ class PrivilegedExpert(InProcessAgent):
     def __init__(self, name: str = "expert", config: FollowerConfig = STYLE) -> None:
         """Take a driving style: its cruise speed, lateral acceleration and the shape of answers."""
         super().__init__(name, Needs(surroundings=True))
-        self._config, self._idm = config, IdmConfig()
+        self._config = config
 
     def start(self, route: RoutePlan, carla_map: Any) -> None:
         """Take the route."""
@@ -58,6 +61,8 @@ class PrivilegedExpert(InProcessAgent):
         self._map = carla_map
         self._readers: tuple[OthersReader, RouteRules, Passing] | None = None
         self._progress_m = 0.0
+        self._held_m = math.inf
+        self._waits = 0
 
     def plan(self, view: View) -> Plan:
         """The roll-out from where the vehicle is."""
@@ -90,8 +95,9 @@ class PrivilegedExpert(InProcessAgent):
             return min([free, *(wary_mps(gap_m - way_m) for gap_m in wary if gap_m > way_m - 1.0)])
 
         rivals = [(other, forecast(other)) for other in others if other not in leaders and self._counts(other)]
+        conflicts, idm = len(ahead), BOLD if self._bold else CALM
         for _ in range(MAX_CONFLICTS):
-            _, ways = roll_speeds(front_m, speed, limit, ahead, 2 * FORECAST_STEPS, STEP_S, self._idm)
+            _, ways = roll_speeds(front_m, speed, limit, ahead, 2 * FORECAST_STEPS, STEP_S, idm)
             s = self._progress_m + np.array(ways[1::2])
             extent = (half_m, half_width_m)
             own = ego_discs(self._road, s, passing.offsets(s) + self._aside(pose, passing, s), pose, extent)
@@ -100,8 +106,26 @@ class PrivilegedExpert(InProcessAgent):
             if stop is None or any(abs(stop.rear_m - known.rear_m) < 0.3 for known in ahead):
                 break
             ahead.append(stop)
-        accels, _ = roll_speeds(front_m, speed, limit, ahead, FORECAST_STEPS, STEP_S, self._idm)
+        ahead += self._hold(len(ahead) > conflicts, front_m, speed)
+        accels, _ = roll_speeds(front_m, speed, limit, ahead, FORECAST_STEPS, STEP_S, idm)
         return self._roll(pose, speed, passing, accels)
+
+    def _hold(self, gives_way: bool, front_m: float, speed: float) -> list[Ahead]:
+        """Stay where it stands until the way is free of all: who creeps forward is in everybody's way in the end."""
+        if not gives_way:
+            self._held_m = math.inf
+            self._waits = max(0, self._waits - 1) if speed < HELD_MPS else 0
+        elif speed < HELD_MPS:
+            self._held_m = min(self._held_m, front_m)
+            self._waits += 1
+        if self._bold:
+            return []
+        return [Ahead(self._held_m + CROSSING_GAP_M, 0.0, CROSSING_GAP_M, "gives way")] if gives_way else []
+
+    @property
+    def _bold(self) -> bool:
+        """Whether it has given way for so long that a smaller gap must do: it pulls out fast, and looks less far."""
+        return self._waits > BOLD_AFTER_PLANS
 
     def _roll(self, pose: Pose2D, speed: float, passing: Passing, accels: Sequence[float]) -> Waypoints:
         """Waypoints along the shifted route, from the true pose."""
@@ -166,7 +190,11 @@ class PrivilegedExpert(InProcessAgent):
             if self._follows(other, pose, front_m, extent_m):
                 continue
             margin = CONFLICT_MARGIN_M + (0.4 if other.is_walker else 0.0)
+            if self._bold and not other.is_walker:
+                margin = BOLD_MARGIN_M
             hits = np.flatnonzero(own.hits(discs, margin))
+            if self._bold:
+                hits = hits[TIMES_S[hits] < BOLD_LOOK_S]
             if len(hits) and (first is None or hits[0] < first[0]):
                 first = int(hits[0]), other, discs
         if first is None:
@@ -189,7 +217,7 @@ class PrivilegedExpert(InProcessAgent):
             return None  # in the midst of it: the way out is on
         if speed**2 / (2.0 * max(room_m, 0.1)) > 9.0 and not other.is_walker and TIMES_S[when] > 2.0:
             return None  # it cannot be stopped before, and there is time to be through
-        return Ahead(begins_m + 0.3, 0.0, 1.6, f"crossing {other.actor.type_id}")
+        return Ahead(begins_m + 0.3, 0.0, CROSSING_GAP_M, f"crossing {other.actor.type_id}")
 
     @staticmethod
     def _may_step_out(other: Other, front_m: float, half_width_m: float) -> bool:
