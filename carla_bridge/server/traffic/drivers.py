@@ -224,6 +224,7 @@ class _Tick:
         return found
 
     def _consider_lanes(self, wanted: np.ndarray) -> None:
+        bound_for = {d.vehicle.id: d.route.lane for d in self._drivers if d.swing}  # type: ignore[union-attr]
         for i, driver in enumerate(self._drivers):
             driver.think_s -= self._dt_s
             if driver.swing and self.arc[i] > driver.swing_end_m:
@@ -237,10 +238,11 @@ class _Tick:
                 driver.vehicle.id, *(float(v[i]) for v in (self.forward, self.desired, self.half_length, wanted))
             )
             network, idm = self._fleet.network, self._fleet.idm
-            change = lane_change.consider(network, driver.route, driver.row, mover, self._bodies, idm)
+            change = lane_change.consider(network, driver.route, driver.row, mover, self._bodies, idm, bound_for)
             if change is not None:
                 driver.row = driver.route.change_to(change.key, change.index, driver.row, change.length_m)
                 driver.swing, driver.swing_end_m = change.side, driver.on_route_m + change.length_m
+                bound_for[driver.vehicle.id] = change.key
 
     def _act(self, wanted: np.ndarray) -> None:
         climb = GRAVITY_MPS2 * np.sin(np.radians(self.pitch))

@@ -5,6 +5,7 @@ Kesting, Treiber, Helbing: General lane-changing model MOBIL for car-following m
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,9 +46,24 @@ class Change:
 
 
 def consider(
-    network: RoadNetwork, route: Route, row: int, mover: Mover, bodies: Bodies, idm: Idm
+    network: RoadNetwork,
+    route: Route,
+    row: int,
+    mover: Mover,
+    bodies: Bodies,
+    idm: Idm,
+    bound_for: Mapping[int, LaneKey],
 ) -> Change | None:
-    """The best change of lanes now; None when there is none worth it."""
+    """The best change of lanes now; None when there is none worth it.
+
+    Args:
+        network: the roads.
+        route, row: where the mover is.
+        mover: who thinks about it.
+        bodies: everybody.
+        idm: how everybody keeps a distance.
+        bound_for: lanes that others are changing to, by actor id; they count as being there.
+    """
     lane = network.lanes[route.lane]
     if not lane.neighbours or mover.speed_mps < SLOWEST_MPS:
         return None
@@ -65,14 +81,15 @@ def consider(
         there = neighbour.table[beside]
         if there[ARC] < AFTER_START_M or neighbour.length_m - there[ARC] < length_m + BEFORE_LINE_M:
             continue
-        gain = _gain(neighbour, float(there[ARC]), mover, bodies, idm)
+        coming = np.isin(bodies.ids, [who for who, lane_key in bound_for.items() if lane_key == key])
+        gain = _gain(neighbour, float(there[ARC]), mover, bodies, idm, coming)
         if gain > best_gain:
             across = (there[Y] - here[Y]) * here[COS] - (there[X] - here[X]) * here[SIN]
             best, best_gain = Change(key, beside, 1 if across > 0 else -1, length_m), gain
     return best
 
 
-def _gain(lane: TrafficLane, at_m: float, mover: Mover, bodies: Bodies, idm: Idm) -> float:
+def _gain(lane: TrafficLane, at_m: float, mover: Mover, bodies: Bodies, idm: Idm, coming: np.ndarray) -> float:
     """Advantage over staying, m/s^2, less what it costs the follower there; -inf when it is not safe."""
     table = lane.table
     near = np.flatnonzero(
@@ -85,7 +102,7 @@ def _gain(lane: TrafficLane, at_m: float, mover: Mover, bodies: Bodies, idm: Idm
     dy = bodies.xy_m[near, 1, None] - table[None, :, Y]
     gaps = dx * dx + dy * dy
     point = gaps.argmin(axis=1)
-    inside = gaps[np.arange(len(near)), point] < WIDE_M**2
+    inside = (gaps[np.arange(len(near)), point] < WIDE_M**2) | coming[near]
     near, point = near[inside], point[inside]
     arcs = table[point, ARC] - at_m
     along = bodies.velocity_mps[near, 0] * table[point, COS] + bodies.velocity_mps[near, 1] * table[point, SIN]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from carla_bridge.maps.lane_graph import LaneKey
 from carla_bridge.server.actors import Actor, Vehicle, Walker
 from carla_bridge.server.arguments import RpcError
 from carla_bridge.server.blueprints import LIBRARY
@@ -26,7 +27,7 @@ APART_M = 12.0  # between vehicles at the start
 AWAY_M = 60.0  # who makes room goes so far away from everybody whom the server does not drive
 TRIES = 400
 ROOM_M, ROOM_S, ROOM_MPS2 = 6.0, 1.5, 4.0  # what a new actor needs of the way of a vehicle that comes towards it
-BIG = ("firetruck", "fusorosa", "european_hgv", "ambulance")  # not in everyday traffic
+BIG = ("firetruck", "fusorosa", "european_hgv", "ambulance", "sprinter")  # too long for the tightest turns
 KINDS = ("car", "van", "motorcycle")
 SHARES = (0.82, 0.1, 0.08)
 
@@ -37,26 +38,31 @@ class Population:
     Args:
         world: the world.
         network, paths: where vehicles and walkers can be.
-        vehicles, walkers: how many.
     """
 
-    def __init__(self, world: World, network: RoadNetwork, paths: Footpaths, vehicles: int, walkers: int) -> None:
+    def __init__(self, world: World, network: RoadNetwork, paths: Footpaths) -> None:
         self._world, self._network, self._paths = world, network, paths
         self._chooser = random.Random(f"{world.seed}/population")
         self._ids: set[int] = set()
         self._places = _places(network)
         self._sidewalk = [i for i, links in enumerate(paths.links) if len(links) == 2]
-        vehicle_kinds = _vehicles()
+
+    def fill(self, vehicles: int, walkers: int) -> tuple[int, int]:
+        """Add so many vehicles and walkers; returns how many there was room for."""
+        cars, people = _vehicles(), [name for name in LIBRARY if name.startswith("walker.")]
+        drive = walk = 0
         for _ in range(vehicles):
-            kind = self._chooser.choice(vehicle_kinds[self._chooser.choices(KINDS, SHARES)[0]])
-            self._spawn(kind, self._free_place())
+            kind = self._chooser.choice(cars[self._chooser.choices(KINDS, SHARES)[0]])
+            drive += self._spawn(kind, self._free_place())
         for _ in range(walkers):
-            number = self._chooser.randrange(1, len([b for b in LIBRARY if b.startswith("walker.")]) + 1)
-            self._spawn(f"walker.pedestrian.{number:04d}", self._free_sidewalk())
+            walk += self._spawn(self._chooser.choice(people), self._free_sidewalk())
+        return drive, walk
 
     def make_room(self, actor: Actor) -> None:
-        """Move background vehicles and walkers away that stand where an actor is about to appear, or cannot help
-        running into it."""
+        """Move background vehicles and walkers away from where an actor is about to appear.
+
+        Those move that stand there, and those that could not help running into it.
+        """
         box = actor.box()
         for actor_id in sorted(self._ids):
             other = self._world.actors.get(actor_id)
@@ -82,26 +88,25 @@ class Population:
             actor.place(place)
             actor.set_velocity((0.0, 0.0, 0.0))
 
-    def _spawn(self, kind: str, place: Pose | None) -> None:
-        """Add an actor; in a town that is full it is left out."""
+    def _spawn(self, kind: str, place: Pose | None) -> bool:
+        """Add an actor, if there is room."""
         if place is None:
-            return
+            return False
         if kind.startswith("walker."):
             place.z += LIBRARY[kind].extent_m[2]
         attributes = [["driver", 3, "server"], ["role_name", 3, ROLE]]
         try:
             self._ids.add(self._world.spawn([0, kind, attributes], place).id)
         except RpcError:
-            return
+            return False
+        return True
 
     def _free_place(self, away_from: tuple[float, float] | None = None) -> Pose | None:
         """A place on a lane with room around it."""
         taken = [(a.pose.x, a.pose.y) for a in self._world.actors.values() if a.collides and a.parent is None]
         others = self._others(away_from)
-        for _ in range(TRIES):
-            key, index = self._places[self._chooser.randrange(len(self._places))] if self._places else (None, 0)
-            if key is None:
-                return None
+        for _ in range(TRIES if self._places else 0):
+            key, index = self._chooser.choice(self._places)
             row = self._network.lanes[key].table[index]
             if _clear(row[X], row[Y], taken, APART_M) and _clear(row[X], row[Y], others, AWAY_M):
                 yaw = math.degrees(math.atan2(row[SIN], row[COS]))
@@ -109,11 +114,9 @@ class Population:
         return None
 
     def _free_sidewalk(self, away_from: tuple[float, float] | None = None) -> Pose | None:
-        if not self._sidewalk:
-            return None
         others = self._others(away_from) if away_from is not None else []
-        for _ in range(TRIES):
-            x, y, z = self._paths.xyz_m[self._sidewalk[self._chooser.randrange(len(self._sidewalk))]].tolist()
+        for _ in range(TRIES if self._sidewalk else 0):
+            x, y, z = self._paths.xyz_m[self._chooser.choice(self._sidewalk)].tolist()
             if _clear(x, y, others, AWAY_M / 2):
                 return Pose(x, y, z + LIFT_M, yaw=self._chooser.uniform(-180.0, 180.0))
         return None
@@ -135,7 +138,7 @@ def _clear(x_m: float, y_m: float, taken: Sequence[tuple[float, float]], apart_m
     return bool(((table[:, 0] - x_m) ** 2 + (table[:, 1] - y_m) ** 2).min() > apart_m * apart_m)
 
 
-def _places(network: RoadNetwork) -> list[tuple]:
+def _places(network: RoadNetwork) -> list[tuple[LaneKey, int]]:
     """Points of lanes to start from."""
     return [
         (key, index)

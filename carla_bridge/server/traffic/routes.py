@@ -13,7 +13,7 @@ from carla_bridge.server.traffic.network import ARC, FIELDS, LIMIT, Hold, RoadNe
 ROWS = 256  # points of a route that are kept
 BEHIND = 5  # points kept behind the vehicle
 JOINT_M = 0.3  # points closer than this to the last one are left out where lanes join
-LINE_BEFORE_M = 1.0  # without a stop line one waits this far before the junction
+LINE_BEFORE_M = 2.0  # without a stop line one waits this far before the junction
 FAR_M = 1e6
 
 

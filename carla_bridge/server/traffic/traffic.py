@@ -2,53 +2,75 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from carla_bridge.server.actors import Actor, Vehicle, Walker
 from carla_bridge.server.traffic.drivers import Fleet
-from carla_bridge.server.traffic.footpaths import read_footpaths
+from carla_bridge.server.traffic.footpaths import Footpaths, read_footpaths
 from carla_bridge.server.traffic.network import RoadNetwork
 from carla_bridge.server.traffic.population import Population
 from carla_bridge.server.traffic.sight import look_around
 from carla_bridge.server.traffic.strollers import Strollers
 
 if TYPE_CHECKING:
+    from carla_bridge.server.town import Town
     from carla_bridge.server.world import World
+
+LOG = logging.getLogger(__name__)
+
+
+class Ways:
+    """Where traffic can go in a town; read when it is first asked for, which takes up to a second or two.
+
+    Args:
+        town: the town.
+    """
+
+    def __init__(self, town: Town) -> None:
+        self.town = town
+
+    @cached_property
+    def roads(self) -> RoadNetwork:
+        """For vehicles."""
+        return RoadNetwork(self.town.map, self.town.opendrive, self.town.signals)
+
+    @cached_property
+    def footpaths(self) -> Footpaths:
+        """For walkers."""
+        return read_footpaths(self.town.lanes, self.town.map, self.town.signals)
 
 
 class Traffic:
     """Moves all actors whose attribute `driver` is `server`; steps before anybody moves.
 
     Args:
-        world: where they live. Its town is read when the first of them appears.
+        world: where they live.
+        ways: of its town.
         vehicles, walkers: how many to put there in the background.
     """
 
-    def __init__(self, world: World, vehicles: int = 0, walkers: int = 0) -> None:
-        self._world = world
-        self._population = (
-            Population(world, self._network, self._paths, vehicles, walkers) if vehicles or walkers else None
-        )
-
-    @cached_property
-    def _network(self) -> RoadNetwork:
-        town = self._world.town
-        return RoadNetwork(town.map, town.opendrive, town.signals)
-
-    @cached_property
-    def _paths(self):
-        town = self._world.town
-        return read_footpaths(town.lanes, town.map, town.signals)
+    def __init__(self, world: World, ways: Ways, vehicles: int = 0, walkers: int = 0) -> None:
+        self._world, self._ways = world, ways
+        self._population: Population | None = None
+        if vehicles or walkers:
+            self._population = Population(world, ways.roads, ways.footpaths)
+            found = self._population.fill(vehicles, walkers)
+            if found != (vehicles, walkers):
+                LOG.warning(
+                    "%s has room for %d of %d vehicles and %d of %d walkers",
+                    world.town.name, found[0], vehicles, found[1], walkers,
+                )  # fmt: skip
 
     @cached_property
     def _fleet(self) -> Fleet:
-        return Fleet(self._network, self._world.signals, self._world.seed)
+        return Fleet(self._ways.roads, self._world.signals, self._world.seed)
 
     @cached_property
     def _strollers(self) -> Strollers:
-        return Strollers(self._paths, self._world.signals, self._world.seed)
+        return Strollers(self._ways.footpaths, self._world.signals, self._world.seed)
 
     def step(self, dt_s: float) -> None:
         """Set pedals and directions for the next tick."""
@@ -75,4 +97,11 @@ class Traffic:
 
 def background(vehicles: int, walkers: int) -> Callable[[World], Traffic]:
     """Makes the traffic of each episode, with so many vehicles and walkers in the background."""
-    return lambda world: Traffic(world, vehicles, walkers)
+    known: list[Ways] = []  # of the last town: episodes often follow each other in the same one
+
+    def make(world: World) -> Traffic:
+        if not known or known[0].town is not world.town:
+            known[:] = [Ways(world.town)]  # type: ignore[arg-type]
+        return Traffic(world, known[0], vehicles, walkers)
+
+    return make

@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 
 import pytest
+from shapely.geometry import Point, Polygon
 
 pytest.importorskip("carla", reason="needs the carla client library")
+import carla
+
 from benchmarks.traffic_watch import DT_S, Judge, build_world
 from carla_bridge.server.actors import Vehicle, Walker
 from carla_bridge.server.arguments import RpcError
 from carla_bridge.server.poses import Pose
-from carla_bridge.server.signals import TrafficLight
+from carla_bridge.server.scene import Lamp
+from carla_bridge.server.signals import StopSign, TrafficLight
 from carla_bridge.server.town import Town
 from carla_bridge.server.wire import TrafficLightState
 from carla_bridge.server.world import World
@@ -191,3 +195,108 @@ def test_an_unknown_driver_is_refused(town: Town) -> None:
     world = build_world(town, 0, 0, 0)
     with pytest.raises(RpcError, match="driver: expected client or server, got 'robot'"):
         world.spawn([0, "vehicle.audi.tt", [["driver", 3, "robot"]]], Pose(0, 0, 1))
+
+
+def test_slow_traffic_is_passed_on_the_other_lane(town: Town) -> None:
+    world = build_world(town, 0, 0, 0)
+    road_id, lane_id = wide_road(town)
+    slow = world.spawn([0, "vehicle.tesla.model3", []], lane_pose(world, road_id, lane_id, 50.0))
+    slow.constant_velocity = (3.0, 0.0, 0.0)
+    car = world.spawn([0, "vehicle.audi.tt", [SERVER]], lane_pose(world, road_id, lane_id, 15.0))
+    judge, lanes, blinked = Judge(world), set(), False
+    for _ in range(240):
+        world.step(DT_S)
+        judge.watch()
+        place = town.map.get_waypoint(carla.Location(*car.pose.location))
+        if place.road_id == road_id:
+            lanes.add(place.lane_id)
+        blinked = blinked or bool(car.light_flags & int(Lamp.LEFT_BLINKER | Lamp.RIGHT_BLINKER))
+    assert judge.collisions == []
+    assert len(lanes) == 2
+    assert blinked
+    yaw = math.radians(slow.pose.yaw)
+    assert (car.pose.x - slow.pose.x) * math.cos(yaw) + (car.pose.y - slow.pose.y) * math.sin(yaw) > 5.0
+
+
+def wide_road(town: Town) -> tuple[int, int]:
+    """A road of at least 110 m with two lanes in a direction, along which its outer lane runs."""
+    for before, _ in town.map.get_topology():
+        long = len(before.next_until_lane_end(1.0)) > 110
+        if long and not before.is_junction and before.lane_id == -2 and before.get_left_lane().lane_id == -1:
+            return before.road_id, -2
+    raise AssertionError("no such road")
+
+
+def test_who_comes_from_a_stop_sign_lets_the_main_road_go_first(town: Town) -> None:
+    world = build_world(town, 0, 0, 0)
+    assert world.signals is not None
+    minor, major = t_junction(world)
+    stop = minor.spec.stops[0]
+    car = world.spawn([0, "vehicle.audi.tt", [SERVER]], before(world, stop.road_id, stop.lane_id, stop.s_m, 12.0))
+    others = [world.spawn([0, "vehicle.tesla.model3", []], before(world, *major, d)) for d in (30.0, 44.0, 58.0, 72.0)]
+    for other in others:
+        other.constant_velocity = (8.0, 0.0, 0.0)
+    judge, lane = Judge(world), lane_pose(world, *major)
+    cos, sin = math.cos(math.radians(lane.yaw)), math.sin(math.radians(lane.yaw))
+    met_s = None
+    for _ in range(500):
+        world.step(DT_S)
+        judge.watch()
+        across = abs((car.pose.y - lane.y) * cos - (car.pose.x - lane.x) * sin)
+        if across < car.blueprint.extent_m[0] + 1.1:
+            met_s = world.time_s
+            ahead = [(o.pose.x - car.pose.x) * cos + (o.pose.y - car.pose.y) * sin for o in others]
+            assert min(ahead) > 3.0
+            break
+    assert met_s is not None
+    assert met_s < 72.0 / 8.0 + 8.0  # the last one is at the junction after 9 s
+    assert judge.collisions == []
+    assert judge.stop_signs == []
+
+
+def t_junction(world: World) -> tuple[StopSign, tuple[int, int, float]]:
+    """A stop sign at a T, and a lane of the main road (road, lane, s of its end) with 85 m before the junction.
+
+    The lane comes from the left, so both ways on from the stop sign meet it.
+    """
+    assert world.signals is not None
+    for sign in world.signals.stop_signs:
+        arms = [
+            (a, b) for a, b in world.town.map.get_topology()
+            if b.is_junction and b.junction_id == sign.junction_id and not a.is_junction
+        ]  # fmt: skip
+        for a, _ in arms:
+            way = [a, *a.next_until_lane_end(1.0)]
+            from_left = math.cos(math.radians(a.transform.rotation.yaw - sign.spec.yaw_deg - 90.0)) > 0.7
+            if from_left and len(way) > 85 and len({w.section_id for w in way}) == 1:
+                return sign, (a.road_id, a.lane_id, way[-1].s)
+    raise AssertionError("no such junction")
+
+
+def before(world: World, road_id: int, lane_id: int, s_m: float, distance_m: float) -> Pose:
+    """Pose on a lane, some way before a place."""
+    return lane_pose(world, road_id, lane_id, s_m - math.copysign(distance_m, -lane_id))
+
+
+def test_walkers_cross_the_road_at_crosswalks_only(town: Town) -> None:
+    world = build_world(town, 0, 40, seed=1)
+    crosswalks = rings(town)
+    crossed = 0
+    for tick in range(1200):
+        world.step(DT_S)
+        if tick % 10:
+            continue
+        for actor in world.actors.values():
+            if not isinstance(actor, Walker):
+                continue
+            place = town.map.get_waypoint(carla.Location(*actor.pose.location), False)
+            if place is not None and place.lane_type == carla.LaneType.Driving:
+                crossed += 1
+                assert any(ring.distance(Point(actor.pose.x, actor.pose.y)) < 1.0 for ring in crosswalks)
+    assert crossed > 20
+
+
+def rings(town: Town) -> list[Polygon]:
+    """Crosswalks as polygons."""
+    corners = [(place.x, place.y) for place in town.map.get_crosswalks()]
+    return [Polygon(corners[i : i + 4]) for i in range(0, len(corners), 5)]
