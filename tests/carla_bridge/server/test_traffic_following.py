@@ -35,6 +35,17 @@ def test_follower_settles_at_the_equilibrium_gap() -> None:
     assert lead - place == pytest.approx(idm.equilibrium_gap_m(lead_speed, 13.9), abs=0.1)
 
 
+def test_a_standing_vehicle_far_ahead_is_approached_with_comfortable_braking() -> None:
+    idm, gap, speed, hardest = Idm(), 120.0, np.array([14.0]), 0.0
+    for _ in range(round(60 / DT_S)):
+        rate = idm.acceleration(speed, np.array([14.0]), np.array([gap]), np.array([0.0]))
+        hardest = max(hardest, -float(rate[0]))
+        gap -= float(speed[0]) * DT_S
+        speed = np.maximum(speed + rate * DT_S, 0.0)
+    assert hardest < 1.4 * idm.braking_mps2
+    assert gap == pytest.approx(idm.standstill_m, abs=0.3)
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     gaps=st.lists(st.floats(3.0, 60.0), min_size=3, max_size=12),
