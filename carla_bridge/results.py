@@ -11,7 +11,7 @@ A run folder holds::
     routes/<id>/frames/*.jpg     display camera, named by the stamp in milliseconds since the route began
     routes/<id>/model/*.jpg      what the planner's camera showed at the same stamps, if it has one
     logs/                        output of the processes that were started
-    index.html, drive.mp4        the report
+    index.html, report/, *.mp4   the report
 
 The map frame is CARLA's world with y negated (REP-103).
 """

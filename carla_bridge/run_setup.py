@@ -17,7 +17,7 @@ from carla_bridge.results import RESULTS_NAME
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.outputs import writable_folder
 
-OWN_FILES = (RESULTS_NAME, "map.json", "index.html", "drive.mp4", "routes", "logs")
+OWN_FILES = (RESULTS_NAME, "map.json", "index.html", "compare.html", "report", "drive.mp4", "routes", "logs")
 PREVIOUS_NAME = "previous"
 
 

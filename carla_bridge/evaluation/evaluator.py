@@ -17,6 +17,7 @@ from carla_bridge.evaluation.display import EvaluationDisplay
 from carla_bridge.evaluation.final import write_final_files
 from carla_bridge.evaluation.pool import Finished, Pool
 from carla_bridge.evaluation.request import Evaluation
+from carla_bridge.report import write_report
 from carla_bridge.report.lanes import merge_lanes
 from carla_bridge.results import DriveResults
 from carla_bridge.run_setup import signals_as_interrupts
@@ -57,6 +58,7 @@ class Evaluator:
                 except KeyboardInterrupt:
                     display.note("stopped; the same command goes on from here")
                 results = write_final_files(self._evaluation, attempts)
+                write_report(self._out, video=False)
                 display.end(results)
         return results
 

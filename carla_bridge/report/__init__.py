@@ -1,4 +1,4 @@
-"""The report of a drive, made from its run folder alone: `index.html` and `drive.mp4`."""
+"""The report of a run, made from its run folder alone: `index.html`, pages and pictures in `report/`, and films."""
 
 from __future__ import annotations
 
@@ -7,13 +7,20 @@ from pathlib import Path
 from wamdiff2_core.outputs import disk_errors_named
 
 
-def write_report(folder: Path, *, video: bool = True) -> None:
-    """Write the page and, with `video`, the film of a run folder."""
+def write_report(folder: Path, *, video: bool = True) -> Path:
+    """Write the pages and, with `video`, the films of a run folder, and return the path of the first page.
+
+    A run that has all its routes on the first page gets one film, a larger one a film beside each route; those that
+    are there and newer than the route's plans are kept.
+
+    Raises:
+        UserError: the folder holds no run.
+    """
     from carla_bridge.report.page import PAGE_NAME, VIDEO_NAME, write_page
-    from carla_bridge.report.video import write_video
+    from carla_bridge.report.video import write_films
 
     if video:
         with disk_errors_named(folder / VIDEO_NAME):
-            write_video(folder, folder / VIDEO_NAME)
+            write_films(folder)
     with disk_errors_named(folder / PAGE_NAME):
-        write_page(folder)
+        return write_page(folder)

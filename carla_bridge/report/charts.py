@@ -150,54 +150,32 @@ def histogram(
     return plot.svg(parts, title)
 
 
-def route_map(
-    lanes: Sequence[np.ndarray], route_xy: np.ndarray, length_m: float, driven_xy: np.ndarray,
-    markers: Sequence[Marker] = (), *, width: int = 540, max_height: int = 460,
-) -> str:
-    """A map, north up, cut to the route: lane edges, planned route, driven path, start, goal and markers.
+def diverging_bars(title: str, values: Sequence[tuple[str, float]], *, width: int = 540) -> str:
+    """A horizontal bar for each named value, from a zero line in the middle: to the right where it is positive.
 
     Args:
-        lanes: (N, 2) lines, map frame.
-        route_xy: (N, 2) planned route, overrun included.
-        length_m: arc length of the goal.
-        driven_xy: (M, 2) driven path.
-        markers: places to point out.
-        width, max_height: of the drawing, pixels.
+        title: quantity and unit.
+        values: name and value of each bar, from above.
+        width: of the drawing, pixels; a bar is 14 high, or less so that the drawing stays within 620.
     """
-    arc = np.concatenate([[0.0], np.cumsum(np.hypot(*np.diff(route_xy, axis=0).T))])
-    planned = route_xy[arc <= length_m + 0.5]
-    shown = np.vstack([planned, driven_xy]) if len(driven_xy) else planned
-    low, high = shown.min(axis=0) - 18.0, shown.max(axis=0) + 18.0
-    size = np.maximum(high - low, 60.0)
-    middle = (low + high) / 2
-    scale = min(width / size[0], max_height / size[1])
-    height = max(160, round(size[1] * scale))
-
-    def pixels(xy: np.ndarray) -> np.ndarray:
-        centre = np.array([width / 2, height / 2])
-        return centre + (np.asarray(xy, dtype=np.float64) - middle) * [scale, -scale]
-
-    def path(xy: np.ndarray, style: str, extra: str = "") -> str:
-        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in pixels(xy))
-        return f'<polyline class="{style}" points="{points}" {extra}/>'
-
-    reach = np.array([width, height]) / scale / 2 + 5.0
-    parts = [path(lane, "lane") for lane in lanes if (np.abs(lane - middle) < reach).all(axis=1).any()]
-    parts.append(path(planned, "planned", f'stroke-width="{3.0 * scale:.1f}"'))
-    if len(driven_xy) > 1:
-        parts.append(path(driven_xy[:: max(1, len(driven_xy) // MAX_POINTS)], "line s1"))
-        x, y = pixels(driven_xy[-1:])[0]
-        parts.append(f'<circle class="end" cx="{x:.1f}" cy="{y:.1f}" r="4"><title>end of the drive</title></circle>')
-    for place, name in ((planned[0], "start"), (planned[-1], "goal")):
-        x, y = pixels(place[None])[0]
-        parts.append(f'<circle class="{name}" cx="{x:.1f}" cy="{y:.1f}" r="6"/>'
-                     f'<text class="tick" x="{x + 9:.1f}" y="{y - 7:.1f}">{name}</text>')
-    for marker in markers:
-        x, y = pixels(np.array([[marker.x, marker.y]]))[0]
-        parts.append(f'<circle class="spot {marker.style}" cx="{x:.1f}" cy="{y:.1f}" r="5">'
-                     f"<title>{escape(marker.title)}</title></circle>")
-    bar = next(length for length in (100, 50, 20, 10) if length * scale < width / 3 or length == 10)
-    parts.append(f'<line class="axis" x1="12" x2="{12 + bar * scale:.1f}" y1="{height - 10}" y2="{height - 10}"/>'
-                 f'<text class="tick" x="12" y="{height - 15}">{bar} m</text>')
-    head = f'<svg class="map" viewBox="0 0 {width} {height}" role="img" aria-label="map of the route">'
-    return head + "".join(parts) + "</svg>"
+    name_px = 90
+    reach = max((abs(value) for _, value in values), default=0.0) or 1.0
+    step = min(14.0, 580 / max(1, len(values)))
+    height = round(TOP + step * len(values) + 8)
+    zero, half = name_px + (width - name_px) / 2, (width - name_px) / 2 - 46
+    parts = [f'<text class="title" x="4" y="13">{escape(title)}</text>']
+    for index, (name, value) in enumerate(values):
+        y = TOP + index * step
+        end = zero + value / reach * half
+        style = "gain" if value > 0 else "loss"
+        if step >= 9:
+            parts.append(f'<text class="tick" x="4" y="{y + step * 0.75:.1f}">{escape(name[:16])}</text>')
+        parts.append(f'<rect class="{style}" x="{min(zero, end):.1f}" y="{y + 1:.1f}" width="{abs(end - zero):.1f}" '
+                     f'height="{step - 2:.1f}"><title>{escape(name)}: {value:+.2f}</title></rect>')
+        if step >= 9 and value:
+            place, anchor = (end + 4, "start") if value > 0 else (end - 4, "end")
+            parts.append(f'<text class="tick" x="{place:.1f}" y="{y + step * 0.75:.1f}" text-anchor="{anchor}">'
+                         f"{value:+.1f}</text>")
+    parts.append(f'<line class="axis" x1="{zero:.1f}" x2="{zero:.1f}" y1="{TOP - 2}" y2="{height - 4}"/>')
+    return (f'<svg class="chart" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title)}">'
+            f'{"".join(parts)}</svg>')

@@ -45,6 +45,11 @@ def merge_lanes(part: Path, folder: Path) -> None:
 
 def load_lanes(folder: Path, town: str) -> list[np.ndarray]:
     """Lane edges of a town, each (N, 2) metres in the map frame; empty when the run has none."""
+    return load_all_lanes(folder).get(town, [])
+
+
+def load_all_lanes(folder: Path) -> dict[str, list[np.ndarray]]:
+    """Lane edges of every town of a run, by its name."""
     path = folder / MAP_NAME
-    lines = json.loads(path.read_text()).get(town, []) if path.is_file() else []
-    return [np.array(line) for line in lines if len(line) > 1]
+    towns = json.loads(path.read_text()) if path.is_file() else {}
+    return {town: [np.array(line) for line in lines if len(line) > 1] for town, lines in towns.items()}

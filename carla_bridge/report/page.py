@@ -1,80 +1,188 @@
-"""`index.html`: the whole drive on one page that needs no other file, but for the film beside it."""
+"""The pages of a run: `index.html` with figures, table and worst moments, and the routes.
+
+A run of few routes has them all on the first page; one of many has a page a route in `report/`. Pages need no network;
+pictures lie beside them in `report/pictures/`, and films beside the routes.
+"""
 
 from __future__ import annotations
 
-import base64
-import re
-from collections import defaultdict
-from dataclasses import dataclass
+import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import numpy as np
-import simplejpeg
 
-from carla_bridge.report.charts import Marker, Series, histogram, line_chart, route_map
-from carla_bridge.report.lanes import load_lanes
-from carla_bridge.report.overlay import draw_plan
-from carla_bridge.results import DriveResults, PlanRecord, RouteResult, Tick, read_plans, read_shape, read_ticks
+from carla_bridge.leaderboard_infractions import InfractionKind
+from carla_bridge.report.lanes import load_all_lanes
+from carla_bridge.report.moments import worst
+from carla_bridge.report.radar import radar
+from carla_bridge.report.route_view import INFRACTION_STYLE, ShownMoment, route_view
+from carla_bridge.report.run import Entry, Figures, Run, load_run
+from carla_bridge.results import DriveResults, RouteResult
 from carla_bridge.route_run import latency_figures
+from wamdiff2_core.journal import replace_file
 
-PAGE_NAME, VIDEO_NAME = "index.html", "drive.mp4"
-PICTURES_PER_ROUTE = 6
-REASONS_SHOWN = 4
-# Classes of the style sheet: what costs little or nothing stands back.
-INFRACTION_STYLE = defaultdict(lambda: "bad", outside_route_lanes="warn", min_speed_infractions="warn")
+PAGE_NAME, VIDEO_NAME, REPORT_NAME = "index.html", "drive.mp4", "report"
+ROUTES_ON_FIRST_PAGE = 6
+MOMENTS_SHOWN = 12
+SHORT_NAMES = {
+    InfractionKind.COLLISION_LAYOUT: "hit layout", InfractionKind.COLLISION_PEDESTRIAN: "hit pedestrian",
+    InfractionKind.COLLISION_VEHICLE: "hit vehicle", InfractionKind.RED_LIGHT: "red light",
+    InfractionKind.STOP: "stop sign", InfractionKind.OUTSIDE_LANES: "off lanes",
+    InfractionKind.YIELD: "did not yield", InfractionKind.SCENARIO_TIMEOUT: "scenario timeout",
+    InfractionKind.DEVIATION: "left route", InfractionKind.BLOCKED: "blocked", InfractionKind.ROUTE_TIMEOUT: "timeout",
+}
+WORLD_REMARKS = {
+    "embedded world": "The world is the embedded CARLA-protocol server; these are not Bench2Drive scores.",
+    "routes only": "Routes only: Bench2Drive's own evaluator was not used, so these are not Bench2Drive scores.",
+    "Bench2Drive": "Result files of Bench2Drive's own evaluator.",
+}
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A camera picture with its plan, for the page."""
-
-    data_url: str
-    caption: str
-    text: str
-
-
-def write_page(folder: Path) -> Path:
-    """Write the page of a run folder and return its path."""
-    results = DriveResults.load(folder)
-    environment = jinja2.Environment(
+def templates() -> jinja2.Environment:
+    """The templates of this folder; everything that is filled in is escaped."""
+    return jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
+
+
+def write_page(folder: Path) -> Path:
+    """Write the pages of a run folder, and return the path of the first one.
+
+    Raises:
+        UserError: the folder holds no run.
+    """
+    run, environment = load_run(folder), templates()
+    report_folder = folder / REPORT_NAME
+    shutil.rmtree(report_folder, ignore_errors=True)
+    lanes = load_all_lanes(folder)
+    together = sum(entry.result is not None for entry in run.entries) <= ROUTES_ON_FIRST_PAGE
+    sections, rows, moments, wall_ms = [], [], [], []
+    for number, entry in enumerate(run.entries):
+        link = ""
+        if entry.result is not None:
+            view = route_view(run, entry, number, lanes.get(entry.town, ()), report_folder)
+            wall_ms += view["wall_ms"]
+            link = f"#{view['anchor']}" if together else f"{REPORT_NAME}/{number:03d}.html"
+            moments += [shown.linked(f"route {entry.route_id}", link) for shown in view["moments"]]
+            if together:
+                sections.append(view)
+            else:
+                html = environment.get_template("route_page.html").render(
+                    title=f"Route {entry.route_id}", route=view, report_url="", run_url="../", up=f"../{PAGE_NAME}"
+                )
+                report_folder.mkdir(exist_ok=True)
+                (report_folder / f"{number:03d}.html").write_text(html)
+        rows.append(_row(entry, link))
     html = environment.get_template("page.html").render(
-        results=results, tiles=_tiles(folder, results), setup=_setup(results),
-        routes=[_route(folder, results, route) for route in results.routes],
+        title=f"{run.name}: {_headline(run)}", run=run, results=run.results, headline=_headline(run),
+        tiles=_tiles(run, wall_ms), setup=_setup(run), remark=WORLD_REMARKS.get(run.label, run.label),
+        radar=radar([(run.name, run.figures.abilities)]) if run.figures else "",
+        problems=[*run.problems, *(run.figures.problems if run.figures else ())], rows=rows,
+        choices=_choices(rows), hidden=_hidden(rows), moments=_worst(moments), routes=sections,
+        report_url=f"{REPORT_NAME}/", run_url="", up="", together=together,
         video=VIDEO_NAME if (folder / VIDEO_NAME).is_file() else "",
     )
     path = folder / PAGE_NAME
-    path.write_text(html)
+    replace_file(path, html)
     return path
 
 
-def _tiles(folder: Path, results: DriveResults) -> list[tuple[str, str, str]]:
+def infraction_chips(entry: Entry) -> list[tuple[str, int, str]]:
+    """(name, count, class) of the infractions of a drive by kind; minimum speed costs nothing and is left out."""
+    if entry.result is not None:
+        kinds = Counter(item.kind for item in entry.result.infractions)
+    else:
+        kinds = Counter(str(item.kind) for item in entry.record.infractions) if entry.record else Counter()
+    kinds.pop(InfractionKind.MIN_SPEED.value, None)
+    return [(SHORT_NAMES.get(kind, kind), count, INFRACTION_STYLE[kind]) for kind, count in kinds.items()]
+
+
+def state_class(entry: Entry) -> str:
+    """Class of the style sheet: success, goal reached with infractions, failed, or nothing known."""
+    if entry.missing is not None:
+        return "none"
+    reached = entry.result.completed if entry.result is not None else bool(entry.record and entry.record.reached)
+    return "ok" if entry.success or (reached and entry.success is None) else "part" if reached else ""
+
+
+def _worst(moments: list[ShownMoment]) -> list[ShownMoment]:
+    by_moment = {id(shown.moment): shown for shown in moments}
+    return [by_moment[id(moment)] for moment in worst([shown.moment for shown in moments], MOMENTS_SHOWN)]
+
+
+def _headline(run: Run) -> str:
+    if run.results is not None:
+        return f"{run.results.completed} of {run.results.routes_wanted} routes completed"
+    reached = sum(bool(entry.record and entry.record.reached) for entry in run.entries)
+    return f"{reached} of {run.wanted} routes completed"
+
+
+def _row(entry: Entry, link: str) -> dict[str, Any]:
+    return {
+        "entry": entry, "link": link, "chips": infraction_chips(entry), "state": state_class(entry),
+        "abilities": [name.replace("_", " ") for name in entry.abilities],
+        "reason": entry.missing.reason if entry.missing else entry.result.reason if entry.result else "",
+    }
+
+
+def _choices(rows: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """What the table can be filtered by."""
+    return {
+        "status": sorted({row["entry"].status for row in rows}),
+        "ability": sorted({name for row in rows for name in row["abilities"]}),
+        "town": sorted({row["entry"].town for row in rows} - {""}),
+        "infraction": sorted({name for row in rows for name, _, _ in row["chips"]}),
+    }
+
+
+def _hidden(rows: list[dict[str, Any]]) -> set[str]:
+    """Columns that would say nothing."""
+    columns = {
+        "scenario": any(row["entry"].scenario for row in rows), "ability": any(row["abilities"] for row in rows),
+        "town": len({row["entry"].town for row in rows}) > 1,
+    }
+    return {name for name, shown in columns.items() if not shown}
+
+
+def _tiles(run: Run, wall_ms: list[float]) -> list[tuple[str, str, str]]:
     """(figure, what it is, remark) of the head of the page."""
-    routes = results.routes
-    wall_ms = [plan.wall_ms for route in routes for plan in read_plans(folder / route.folder) if plan.received]
-    latency = latency_figures(wall_ms)
-    plans, sim_s = sum(route.plans for route in routes), sum(route.duration_s for route in routes)
-    decode_ms = _mean(routes, "decode_ms")
-    tiles = [
+    tiles = _score_tiles(run.figures) if run.figures else []
+    if run.results is None:
+        return tiles
+    results, routes = run.results, run.results.routes
+    tiles += [
         (f"{results.completed} / {results.routes_wanted}", "routes completed",
          f"{_mean_completion(routes):.1f} % on average"),
-        (f"{sum(route.driven_m for route in routes):.0f} m", "driven", f"in {sim_s:.0f} s of simulated time"),
+        (f"{sum(route.driven_m for route in routes):.0f} m", "driven",
+         f"in {sum(route.duration_s for route in routes):.0f} s of simulated time"),
         (f"{sum(len(route.infractions) for route in routes)}", "infractions",
          f"{sum(route.off_lane_s for route in routes):.1f} s off the lane"),
-        (f"{plans}", "plans", ", ".join(
+        (f"{sum(route.plans for route in routes)}", "plans", ", ".join(
             f"{sum(getattr(route, f'plans_{kind}') for route in routes)} {kind}"
             for kind in ("unreadable", "refused", "missing")
         )),
     ]
-    if latency:
+    if latency := latency_figures(wall_ms):
         tiles.append((f"{latency['p50']:.0f} ms", "frame to plan, median", f"95 % below {latency['p95']:.0f} ms"))
+    decode_ms = _mean(routes, "decode_ms")
     if decode_ms is not None:
         tiles.append((f"{_mean(routes, 'forwards'):.1f}", "model forwards a plan", f"{decode_ms:.0f} ms decoding"))
     return tiles
+
+
+def _score_tiles(figures: Figures) -> list[tuple[str, str, str]]:
+    low, high = figures.driving_score_bounds
+    rate_low, rate_high = (100 * bound for bound in figures.success_rate_bounds)
+    return [
+        ("withheld" if figures.driving_score is None else f"{figures.driving_score:.2f}", "driving score",
+         f"over {figures.routes} routes" if high - low < 0.005 else f"{low:.2f} to {high:.2f}"),
+        ("withheld" if figures.success_rate is None else f"{100 * figures.success_rate:.1f} %", "success rate",
+         "goal reached, no infraction" if rate_high - rate_low < 0.05 else f"{rate_low:.1f} to {rate_high:.1f} %"),
+    ]
 
 
 def _mean_completion(routes: tuple[RouteResult, ...]) -> float:
@@ -86,129 +194,29 @@ def _mean(routes: tuple[RouteResult, ...], name: str) -> float | None:
     return float(np.mean(values)) if values else None
 
 
-def _setup(results: DriveResults) -> list[tuple[str, str]]:
+def _setup(run: Run) -> list[tuple[str, str]]:
+    towns = ("town", ", ".join(sorted({entry.town for entry in run.entries})) or "none")
+    if run.results is None:
+        return [("results", str(run.folder)), towns]
+    return _drive_setup(run.results, towns)
+
+
+def _drive_setup(results: DriveResults, towns: tuple[str, str]) -> list[tuple[str, str]]:
     modes = {
         "lockstep": f"lockstep: the world waits for each plan, up to {results.plan_wait_s:g} s of wall time",
         "measured": "measured: a plan acts after the wall time it took",
         "fixed": f"fixed: a plan acts {results.latency_ms:g} ms after its frame",
     }
     camera = results.planner_camera
-    rows = [
+    spread = [(name.replace("_pct", ", %").replace("_", " "), f"{figure}, {figure.repeats} repeats")
+              for name, figure in results.spread.items() if figure.repeats > 1]
+    return [
         ("planner", f"{results.planner}, {results.link}"), ("plans signed by", results.source or "nobody"),
         ("latency mode", modes.get(results.latency_mode, results.latency_mode)),
         ("camera", "none" if camera is None else
          f"{camera.name}, {camera.width_px} x {camera.height_px} px, {camera.hfov_deg:g}° wide, "
          f"{camera.z_m:g} m above ground"),
-        ("town", ", ".join(sorted({route.town for route in results.routes})) or "none"),
-        ("routes", results.routes_file), ("server", results.server), ("seed", str(results.seed)),
+        towns, ("routes", results.routes_file), ("server", results.server), ("seed", str(results.seed)), *spread,
         ("date", results.started.replace("T", " ").replace("+00:00", " UTC")), ("machine", results.machine),
         ("commit", results.commit or "unknown"),
     ]
-    return rows
-
-
-def _route(folder: Path, results: DriveResults, route: RouteResult) -> dict[str, Any]:
-    """All that the template needs of one route."""
-    route_folder = folder / route.folder
-    ticks, plans, shape = read_ticks(route_folder), read_plans(route_folder), read_shape(route_folder)
-    driven = np.array([[tick.x_m, tick.y_m] for tick in ticks]).reshape(-1, 2)
-    places = [
-        Marker(item.x_m, item.y_m, f"{item.kind} at {item.t_s:.1f} s: {item.detail}", INFRACTION_STYLE[item.kind])
-        for item in route.infractions
-    ]
-    drawn = route_map(load_lanes(folder, route.town), np.array(shape.xy_m), shape.length_m, driven, places)
-    received = [plan for plan in plans if plan.received]
-    return {
-        "result": route, "map": drawn, "charts": _charts(route, ticks, received),
-        "pictures": _pictures(results, route_folder, plans), "decode": _decode(received),
-        "not_driven": _not_driven(received),
-        "dt_s": next((plan.dt_s for plan in received if plan.dt_s), None),
-    }
-
-
-def _charts(route: RouteResult, ticks: list[Tick], received: list[PlanRecord]) -> list[str]:
-    if not ticks:
-        return []
-    t = [tick.t_ns * 1e-9 for tick in ticks]
-    moments = [
-        Marker(item.t_s, 0.0, f"{item.kind}: {item.detail}", INFRACTION_STYLE[item.kind])
-        for item in route.infractions
-    ]
-    planned = [(plan.t_ns * 1e-9, _planned_speed(plan)) for plan in received if plan.waypoints_m]
-    speed = [Series("driven", t, [tick.speed_mps for tick in ticks], "s1")]
-    if planned:
-        speed.insert(0, Series("planned", [a for a, _ in planned], [b for _, b in planned], "s2"))
-    steer = [float(np.rad2deg(tick.steer_rad)) for tick in ticks]
-    charts = [
-        line_chart("Speed, m/s", "simulated time, s", speed, moments),
-        line_chart("Front-wheel angle asked for, degrees, left positive", "simulated time, s",
-                   [Series("steer", t, steer)], moments),
-        line_chart("Distance from the route's line, m", "simulated time, s",
-                   [Series("distance", t, [tick.deviation_m for tick in ticks])], moments),
-    ]
-    if received:
-        figures = route.latency_ms
-        charts.append(histogram(
-            "Plans by latency, frame sent to plan received", "wall time, ms", [plan.wall_ms for plan in received],
-            [(f"{name} {figures[name]:.0f}", figures[name]) for name in ("p50", "p95") if name in figures],
-        ))
-    return charts
-
-
-def _planned_speed(plan: PlanRecord) -> float:
-    """Speed of a plan's first second, or of its first step when that is longer."""
-    steps = np.diff(np.vstack([[0.0, 0.0], plan.waypoints_m]), axis=0)[: max(1, round(1.0 / plan.dt_s))]
-    return float(np.hypot(*steps.T).sum() / (len(steps) * plan.dt_s))
-
-
-def _pictures(results: DriveResults, route_folder: Path, plans: list[PlanRecord]) -> list[Picture]:
-    """Pictures spread over the drive; those in the middle of a turn first, as they show most."""
-    with_image = [plan for plan in plans if plan.image and (route_folder / "frames" / plan.image).is_file()]
-    if not with_image:
-        return []
-    chosen = {round(i) for i in np.linspace(0, len(with_image) - 1, PICTURES_PER_ROUTE)}
-    pictures = []
-    for index in sorted(chosen):
-        plan = _most_turning(with_image, index, spread=max(1, len(with_image) // (2 * PICTURES_PER_ROUTE)))
-        rgb = simplejpeg.decode_jpeg((route_folder / "frames" / plan.image).read_bytes(), "RGB")
-        drawn = draw_plan(rgb, results.display_camera, np.array(plan.waypoints_m), np.array(plan.targets_m), plan.ok)
-        jpeg = simplejpeg.encode_jpeg(drawn, quality=80, colorspace="RGB")
-        caption = f"{plan.t_ns * 1e-9:.2f} s · {plan.speed_mps:.1f} m/s · {plan.command.lower().replace('_', ' ')}"
-        if not plan.ok:
-            caption += f" · {plan.message or 'no plan'}"
-        pictures.append(Picture("data:image/jpeg;base64," + base64.b64encode(jpeg).decode(), caption, plan.text))
-    return pictures
-
-
-def _most_turning(plans: list[PlanRecord], index: int, spread: int) -> PlanRecord:
-    """Of the plans around `index`, the one that turns most; the plan itself at the drive's ends."""
-    if index in (0, len(plans) - 1):
-        return plans[index]
-    near = plans[max(0, index - spread) : index + spread + 1]
-    return max(near, key=lambda plan: abs(plan.waypoints_m[-1][1]) if plan.ok else 0.0)
-
-
-def _not_driven(received: list[PlanRecord]) -> list[tuple[str, int, str]]:
-    """(reason, how often, answer) of plans that were not driven: the first of each kind, whatever the figures in it."""
-    groups: dict[str, list[PlanRecord]] = {}
-    for plan in received:
-        if not plan.ok:
-            groups.setdefault(re.sub(r"'.*|[-\d.]+", "…", plan.message), []).append(plan)
-    largest = sorted(groups.items(), key=lambda item: -len(item[1]))[:REASONS_SHOWN]
-    return [(plans[0].message, len(plans), plans[0].text) for _, plans in largest]
-
-
-def _decode(received: list[PlanRecord]) -> list[tuple[str, str, str, str]]:
-    """(quantity, median, 95 %, most) over the plans that a model has made."""
-    decoded = [plan for plan in received if plan.forwards]
-    if not decoded:
-        return []
-    rows = []
-    for name, label in (
-        ("prefill_ms", "prefill, ms"), ("decode_ms", "decoding, ms"), ("forwards", "forwards"),
-        ("steps", "denoising steps"), ("blocks", "blocks"), ("tokens", "tokens"),
-    ):
-        values = np.array([getattr(plan, name) for plan in decoded], dtype=np.float64)
-        median, high = np.percentile(values, [50, 95])
-        rows.append((label, f"{median:.4g}", f"{high:.4g}", f"{values.max():.4g}"))
-    return rows

@@ -1,4 +1,4 @@
-"""`drive.mp4`: the drive as a film, made from the recorded pictures.
+"""Films of drives, made from the recorded pictures: `drive.mp4` of a short run, `film.mp4` beside each route of others.
 
 Large: the display camera with the plan on it. Right: the route with the car on it, and what the planner's camera saw.
 Below: figures, and the speed over the route. Pictures come at the pace of planning, so the film plays faster than time.
@@ -18,8 +18,23 @@ from PIL import Image, ImageDraw, ImageFont
 
 from carla_bridge.report.lanes import load_lanes
 from carla_bridge.report.overlay import draw_plan
-from carla_bridge.results import DriveResults, PlanRecord, RouteResult, read_plans, read_shape, read_ticks
+from carla_bridge.report.page import ROUTES_ON_FIRST_PAGE, VIDEO_NAME
+from carla_bridge.report.route_view import FILM_NAME
+from carla_bridge.report.run import load_run
+from carla_bridge.report.top_view import nearest_index
+from carla_bridge.results import (
+    PLANS_NAME,
+    RESULTS_NAME,
+    DriveResults,
+    PlanRecord,
+    RouteResult,
+    read_plans,
+    read_shape,
+    read_ticks,
+)
+from carla_bridge.scene_track import SceneMoment, read_scene
 from wamdiff2_core.frames import transform_points
+from wamdiff2_core.outputs import disk_errors_named
 from wamdiff2_core.types import Pose2D
 
 SIZE_PX = (960, 480)
@@ -29,28 +44,53 @@ FRAMES_PER_S = 12
 HOLD_FRAMES = 18
 INK, SOFT, PAGE, CARD, EDGE = (230, 235, 240), (151, 165, 179), (17, 22, 28), (26, 33, 41), (43, 53, 63)
 TEAL, ROAD, LANE = (45, 212, 191), (29, 69, 65), (69, 82, 95)
-AMBER, RED, GREEN = (251, 191, 36), (248, 113, 113), (74, 222, 128)
+AMBER, RED, GREEN, BLUE = (251, 191, 36), (248, 113, 113), (74, 222, 128), (143, 168, 234)
+LIGHTS = {"red": RED, "yellow": AMBER, "green": GREEN}
+LEAST_OTHER_PX = 5.0
 
 
-def write_video(folder: Path, path: Path) -> bool:
-    """Write the film of a run folder as H.264; False when the run has no pictures.
+def write_films(folder: Path) -> list[Path]:
+    """Write the films of a run folder that are not there yet or older than their route, and return their paths."""
+    results = None if not (folder / RESULTS_NAME).is_file() else load_run(folder).results
+    if results is None:  # result files of another evaluator come without pictures
+        return []
+    if len(results.routes) <= ROUTES_ON_FIRST_PAGE:
+        films = {folder / VIDEO_NAME: results.routes}
+    else:
+        films = {folder / route.folder / FILM_NAME: (route,) for route in results.routes}
+    written = []
+    for path, routes in films.items():
+        newest = max(((folder / route.folder / PLANS_NAME).stat().st_mtime for route in routes), default=0.0)
+        if path.is_file() and path.stat().st_mtime > newest:
+            continue
+        with disk_errors_named(path):
+            if write_video(folder, results, routes, path):
+                written.append(path)
+    return written
+
+
+def write_video(folder: Path, results: DriveResults, routes: Sequence[RouteResult], path: Path) -> bool:
+    """Write a film of routes of a run as H.264; False when they have no pictures.
 
     Args:
         folder: run folder.
-        path: file to write.
+        results: of the run.
+        routes: those to show, one after the other.
+        path: file to write; it appears when it is whole.
     """
-    results = DriveResults.load(folder)
-    frames = (frame for route in results.routes for frame in _RouteFilm(folder, results, route).frames())
+    frames = (frame for route in routes for frame in _RouteFilm(folder, results, route).frames())
     first = next(frames, None)
     if first is None:
         return False
-    with av.open(str(path), "w", options={"movflags": "faststart"}) as container:
+    partial = path.with_suffix(".part.mp4")
+    with av.open(str(partial), "w", options={"movflags": "faststart"}) as container:
         options = {"crf": "23", "preset": "veryfast"}
         stream = container.add_stream("libx264", rate=Fraction(FRAMES_PER_S), options=options)
         stream.width, stream.height, stream.pix_fmt = *SIZE_PX, "yuv420p"
         for rgb in (first, *frames):
             container.mux(stream.encode(av.VideoFrame.from_ndarray(rgb, format="rgb24")))
         container.mux(stream.encode())
+    partial.replace(path)
     return True
 
 
@@ -68,6 +108,8 @@ class _RouteFilm:
         self._driven = np.array([[tick.x_m, tick.y_m] for tick in ticks]).reshape(-1, 2)
         self._map = _MapPane(load_lanes(folder, route.town), np.array(read_shape(self._folder).xy_m), route.length_m,
                              self._driven)
+        self._scene = read_scene(self._folder)
+        self._scene_t_s = [moment.t_s for moment in self._scene.moments]
         self._small, self._middle, self._large = (ImageFont.load_default(size) for size in (13, 17, 34))
 
     def frames(self) -> Iterator[np.ndarray]:
@@ -87,13 +129,29 @@ class _RouteFilm:
         drawn = draw_plan(view, camera, np.array(plan.waypoints_m), np.array(plan.targets_m), plan.ok)
         canvas[: VIEW_PX[1], : VIEW_PX[0]] = cv2.resize(drawn, VIEW_PX, interpolation=cv2.INTER_AREA)
         until = int(np.searchsorted(self._t_s, plan.t_ns * 1e-9, side="right"))
-        canvas[:SIDE_PX, VIEW_PX[0] :] = self._map.draw(self._driven[:until], plan)
+        canvas[:SIDE_PX, VIEW_PX[0] :] = self._map.draw(self._driven[:until], plan, self._others(plan.t_ns * 1e-9))
         if self._results.planner_camera is not None:
             seen = simplejpeg.decode_jpeg((self._folder / "model" / plan.image).read_bytes(), "RGB")
             pane = SIZE_PX[1] - SIDE_PX
             canvas[SIDE_PX:, VIEW_PX[0] :] = cv2.resize(seen, (SIDE_PX, pane), interpolation=cv2.INTER_NEAREST)
         self._draw_speed(canvas, until)
         return self._write(canvas, plan, until)
+
+    def _others(self, t_s: float) -> list[tuple[np.ndarray, tuple[int, int, int]]]:
+        """Outline and colour of the actors around, and of the stop lines of lights."""
+        if not self._scene_t_s:
+            return []
+        moment: SceneMoment = self._scene.moments[nearest_index(self._scene_t_s, t_s)]
+        shapes = [
+            (self._scene.bodies[key].corners_m(pose),
+             AMBER if self._scene.bodies[key].type_id.startswith("walker.") else BLUE)
+            for key, pose in moment.poses.items()
+        ]
+        for key, state in moment.lights.items():
+            for x_m, y_m, yaw_rad, width_m in self._scene.lamps[key].stop_lines:
+                across = width_m / 2 * np.array([-np.sin(yaw_rad), np.cos(yaw_rad)])
+                shapes.append((np.array([x_m, y_m]) + np.array([across, -across]), LIGHTS.get(state, LANE)))
+        return shapes
 
     def _draw_speed(self, canvas: np.ndarray, until: int) -> None:
         """The speed so far, over the whole route's time."""
@@ -164,9 +222,19 @@ class _MapPane:
             centre = tuple(int(v) for v in self._pixels(place[None])[0])
             cv2.circle(self._base, centre, 5 * 16, TEAL, thickness, cv2.LINE_AA, shift=4)
 
-    def draw(self, driven: np.ndarray, plan: PlanRecord) -> np.ndarray:
-        """The pane with the path so far, the plan and the car."""
+    def draw(
+        self, driven: np.ndarray, plan: PlanRecord, others: Sequence[tuple[np.ndarray, tuple[int, int, int]]] = ()
+    ) -> np.ndarray:
+        """The pane with the path so far, the plan, the car, and outlines of others in their colours."""
         pane = self._base.copy()
+        for outline, colour in others:
+            if len(outline) == 2:
+                cv2.polylines(pane, [self._pixels(outline)], False, colour, 2, cv2.LINE_AA, shift=4)
+                continue
+            middle = outline.mean(axis=0)
+            least = LEAST_OTHER_PX / self._scale / max(1e-6, float(np.ptp(outline, axis=0).max()))
+            grown = middle + (outline - middle) * max(1.0, least)  # a walker is smaller than a pixel
+            cv2.fillPoly(pane, [self._pixels(grown)], colour, cv2.LINE_AA, shift=4)
         if len(driven) > 1:
             cv2.polylines(pane, [self._pixels(driven)], False, TEAL, 2, cv2.LINE_AA, shift=4)
         pose = Pose2D(*plan.pose)

@@ -96,7 +96,7 @@ def test_a_report_names_the_file_that_the_disk_does_not_take(tmp_path, monkeypat
         raise FULL
 
     monkeypatch.setattr("carla_bridge.report.page.write_page", fill)
-    monkeypatch.setattr("carla_bridge.report.video.write_video", fill)
+    monkeypatch.setattr("carla_bridge.report.video.write_films", fill)
     with pytest.raises(OSError, match=r"index\.html"):
         report.write_report(tmp_path, video=False)
     with pytest.raises(OSError, match=r"drive\.mp4"):

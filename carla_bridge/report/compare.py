@@ -1,0 +1,197 @@
+"""Two runs side by side: the routes that both have drives of, pair by pair, and what may be said about the rest.
+
+Repeats of a route are averaged first: they are not independent of each other, and a pair is a route. The mean
+difference has a 95 % interval of Student's t over the pairs; successes that changed have the exact two-sided binomial
+test of McNemar's pairs. Both say how far the difference may come from which routes these are, not from how runs of one
+route scatter; that is what repeats are for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+from carla_bridge.report.run import Entry, Run
+from carla_bridge.score.checks import score_bounds
+from carla_bridge.score.figures import Bounds
+
+CONFIDENCE = 0.95
+SAME_SCORE = 0.005
+
+
+@dataclass(frozen=True)
+class Side:
+    """A route in one run, over its repeats.
+
+    Attributes:
+        entry: its first drive with a record.
+        score: mean driving score.
+        bounds: mean of the least and greatest scores; they differ for drives that a program ended.
+        success: share of its drives that are successes, 0..1.
+        drives: how many have a record.
+    """
+
+    entry: Entry
+    score: float
+    bounds: Bounds
+    success: float
+    drives: int
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A route that both runs have drives of: `before` of the other run, `after` of this one."""
+
+    route_id: str
+    before: Side
+    after: Side
+
+    @property
+    def difference(self) -> float:
+        """Driving score, this run's minus the other's."""
+        return self.after.score - self.before.score
+
+    @property
+    def turn(self) -> str:
+        """`gained` or `lost` as a success in most drives, or empty."""
+        was, now = self.before.success > 0.5, self.after.success > 0.5
+        return "gained" if now and not was else "lost" if was and not now else ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """This run against another.
+
+    Attributes:
+        pairs: in the order of this run.
+        before_alone, after_alone: routes without a partner, of the other run and of this one.
+        warnings: what makes the runs hard to compare.
+    """
+
+    pairs: tuple[Pair, ...]
+    before_alone: tuple[Side, ...] = ()
+    after_alone: tuple[Side, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def only_before(self) -> list[str]:
+        """Ids of the routes that only the other run has."""
+        return [side.entry.route_id for side in self.before_alone]
+
+    @property
+    def only_after(self) -> list[str]:
+        """Ids of the routes that only this run has."""
+        return [side.entry.route_id for side in self.after_alone]
+
+    @property
+    def mean_difference(self) -> float:
+        """Mean difference of the driving scores of the pairs, at least one."""
+        return fmean(pair.difference for pair in self.pairs)
+
+    @property
+    def interval(self) -> Bounds | None:
+        """Confidence interval of the mean difference; None with fewer than two pairs."""
+        if len(self.pairs) < 2:
+            return None
+        from scipy.stats import t
+
+        count = len(self.pairs)
+        error = stdev(pair.difference for pair in self.pairs) / math.sqrt(count)
+        half = float(t.ppf((1 + CONFIDENCE) / 2, count - 1)) * error
+        return self.mean_difference - half, self.mean_difference + half
+
+    @property
+    def bounds(self) -> Bounds:
+        """The mean difference over all routes of either run: one without a partner may have scored 0 to 100 there."""
+        low = [pair.after.bounds[0] - pair.before.bounds[1] for pair in self.pairs]
+        high = [pair.after.bounds[1] - pair.before.bounds[0] for pair in self.pairs]
+        for side in self.after_alone:
+            low.append(side.bounds[0] - 100.0)
+            high.append(side.bounds[1])
+        for side in self.before_alone:
+            low.append(-side.bounds[1])
+            high.append(100.0 - side.bounds[0])
+        return fmean(low), fmean(high)
+
+    @property
+    def gained(self) -> list[Pair]:
+        """Routes that have become successes."""
+        return [pair for pair in self.pairs if pair.turn == "gained"]
+
+    @property
+    def lost(self) -> list[Pair]:
+        """Routes that are no successes any more."""
+        return [pair for pair in self.pairs if pair.turn == "lost"]
+
+    @property
+    def better(self) -> int:
+        """Pairs with a higher score."""
+        return sum(pair.difference > SAME_SCORE for pair in self.pairs)
+
+    @property
+    def worse(self) -> int:
+        """Pairs with a lower score."""
+        return sum(pair.difference < -SAME_SCORE for pair in self.pairs)
+
+    @property
+    def chance(self) -> float:
+        """Probability of at least so uneven a split of gained and lost routes if either were as likely."""
+        gained, count = len(self.gained), len(self.gained) + len(self.lost)
+        fewer = min(gained, count - gained)
+        return min(1.0, 2 * sum(math.comb(count, k) for k in range(fewer + 1)) / 2**count)
+
+
+def compare(run: Run, other: Run) -> Comparison:
+    """Pair the routes of `run` with those of `other`; a difference is this run's minus the other's."""
+    after, before = _sides(run), _sides(other)
+    pairs = tuple(Pair(key, before[key], side) for key, side in after.items() if key in before)
+    return Comparison(
+        pairs, tuple(side for key, side in before.items() if key not in after),
+        tuple(side for key, side in after.items() if key not in before), tuple(_warnings(run, other, pairs)),
+    )
+
+
+def _sides(run: Run) -> dict[str, Side]:
+    drives: dict[str, list[Entry]] = defaultdict(list)
+    for entry in run.entries:
+        if entry.record is not None:
+            drives[entry.route_id].append(entry)
+    return {key: _side(entries) for key, entries in drives.items()}
+
+
+def _side(entries: list[Entry]) -> Side:
+    records = [entry.record for entry in entries if entry.record is not None]
+    bounds = [score_bounds(record) for record in records]
+    return Side(
+        entries[0], fmean(record.score_composed for record in records),
+        (fmean(low for low, _ in bounds), fmean(high for _, high in bounds)),
+        fmean(record.success for record in records), len(records),
+    )
+
+
+def _warnings(run: Run, other: Run, pairs: tuple[Pair, ...]) -> list[str]:
+    found = []
+    if run.label != other.label:
+        found.append(f"The worlds differ: {run.label} against {other.label}.")
+    strange = [
+        pair.route_id for pair in pairs
+        if pair.after.entry.town != pair.before.entry.town
+        or (pair.after.entry.scenario and pair.before.entry.scenario
+            and pair.after.entry.scenario != pair.before.entry.scenario)
+        or _far_apart(pair.after.entry, pair.before.entry)
+    ]
+    if strange:
+        found.append(f"Not the same route under the same id (town, scenario or length differ): {', '.join(strange)}.")
+    one, two = run.results, other.results
+    if one is not None and two is not None:
+        for name, words in (("latency_mode", "latency mode"), ("seed", "seed"), ("server", "server")):
+            if getattr(one, name) != getattr(two, name):
+                found.append(f"The {words} differs: {getattr(one, name)} against {getattr(two, name)}.")
+    return found
+
+
+def _far_apart(one: Entry, two: Entry) -> bool:
+    lengths = [entry.record.route_length_m for entry in (one, two) if entry.record and entry.record.route_length_m]
+    return len(lengths) == 2 and abs(lengths[0] - lengths[1]) > max(5.0, 0.05 * max(lengths))

@@ -1,0 +1,82 @@
+"""The abilities of one or two runs as a radar chart, SVG text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from carla_bridge.report.run import Ability
+
+WIDTH, HEIGHT, RADIUS = 430, 300, 98.0
+RINGS = (0.25, 0.5, 0.75, 1.0)
+
+
+def radar(runs: Sequence[tuple[str, Mapping[str, Ability]]]) -> str:
+    """A radar chart of success rates, 0 in the middle and 100 % at the rim, upwards first and then clockwise.
+
+    A withheld ability is drawn as its bounds: a band from the least to the greatest value.
+
+    Args:
+        runs: name and abilities of each run, at least one. Those that all have give the axes; fewer than three have no
+            area, and the text is empty then.
+    """
+    names = [name for name in runs[0][1] if all(name in abilities for _, abilities in runs)]
+    if len(names) < 3:
+        return ""
+    parts = []
+    for ring in RINGS:
+        parts.append(f'<polygon class="ring" points="{_points([ring] * len(names))}"/>')
+        parts.append(f'<text class="tick" x="{WIDTH / 2 + 3:.0f}" y="{HEIGHT / 2 - ring * RADIUS + 10:.1f}">'
+                     f"{ring * 100:.0f}</text>")
+    for index, name in enumerate(names):
+        x, y = _place(index, len(names), 1.0)
+        parts.append(f'<line class="ring" x1="{WIDTH / 2}" y1="{HEIGHT / 2}" x2="{x:.1f}" y2="{y:.1f}"/>')
+        parts += _label(index, len(names), name, [abilities[name] for _, abilities in runs])
+    for number, (run_name, abilities) in enumerate(runs, 1):
+        shown = [abilities[name] for name in names]
+        low, high = ([ability.bounds[side] for ability in shown] for side in (0, 1))
+        if any(b - a > 1e-9 for a, b in zip(low, high, strict=True)):
+            parts.append(f'<polygon class="reach s{number}" points="{_points(high)}">'
+                         f"<title>{escape(run_name)}: at most</title></polygon>")
+        values = [
+            at_least if ability.value is None else ability.value
+            for ability, at_least in zip(shown, low, strict=True)
+        ]
+        parts.append(f'<polygon class="area s{number}" points="{_points(values)}">'
+                     f"<title>{escape(run_name)}</title></polygon>")
+        for index, value in enumerate(values):
+            x, y = _place(index, len(names), value)
+            parts.append(f'<circle class="dot s{number}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>')
+    head = f'<svg class="radar" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="abilities">'
+    return head + "".join(parts) + "</svg>"
+
+
+def ability_text(ability: Ability | None) -> str:
+    """An ability in a few characters: `67 % of 3`, or its bounds while it is withheld."""
+    if ability is None:
+        return "no routes"
+    if ability.value is None:
+        return f"{100 * ability.bounds[0]:.0f} to {100 * ability.bounds[1]:.0f} % of {ability.routes}"
+    return f"{100 * ability.value:.0f} % of {ability.routes}"
+
+
+def _label(index: int, count: int, name: str, abilities: Sequence[Ability]) -> list[str]:
+    x, y = _place(index, count, 1.0 + 14 / RADIUS)
+    side = math.sin(2 * math.pi * index / count)
+    anchor = "middle" if abs(side) < 0.1 else "start" if side > 0 else "end"
+    y -= 12 if index == 0 else 0
+    figures = " | ".join(ability_text(ability) for ability in abilities)
+    words = escape(name.replace("_", " "))
+    return [f'<text class="title" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{words}</text>',
+            f'<text class="tick" x="{x:.1f}" y="{y + 13:.1f}" text-anchor="{anchor}">{escape(figures)}</text>']
+
+
+def _place(index: int, count: int, value: float) -> tuple[float, float]:
+    angle = 2 * math.pi * index / count
+    return WIDTH / 2 + value * RADIUS * math.sin(angle), HEIGHT / 2 - value * RADIUS * math.cos(angle)
+
+
+def _points(values: Sequence[float]) -> str:
+    places = (_place(index, len(values), value) for index, value in enumerate(values))
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in places)

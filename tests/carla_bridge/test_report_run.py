@@ -1,0 +1,339 @@
+"""The report of a run of many routes: scores, table, worst moments, pages; and what hostile names do to it."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from dataclasses import replace
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import shapely
+from typer.testing import CliRunner
+
+from carla_bridge.leaderboard_record import RouteRecord
+from carla_bridge.leaderboard_results import LeaderboardResults
+from carla_bridge.report import write_report
+from carla_bridge.report.command import report
+from carla_bridge.report.compare import compare
+from carla_bridge.report.compare_page import write_comparison
+from carla_bridge.report.moments import box_gap_m, boxes_touch, moments_of
+from carla_bridge.report.page import PAGE_NAME
+from carla_bridge.report.radar import HEIGHT, RADIUS, WIDTH, radar
+from carla_bridge.report.run import Ability, load_run
+from carla_bridge.report.top_view import route_map
+from carla_bridge.results import NotDriven
+from carla_bridge.scene_track import read_scene
+from tests.carla_bridge.run_doubles import SCENARIOS, entries_of, results_of, write_route
+from wamdiff2_core.errors import UserError
+
+VOID_TAGS = {"meta", "img", "input", "br"}
+
+
+class Page(HTMLParser):
+    """Checks that every element is closed in order; keeps links, scripts and the texts of table rows."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.open, self.links, self.ids, self.rows, self.scripts = [], [], [], [], []
+        self.feed(html)
+        self.close()
+        assert not self.open, self.open
+
+    def handle_starttag(self, tag, attrs):
+        values = dict(attrs)
+        self.links += [values[name] for name in ("src", "href") if name in values]
+        self.ids += [values["id"]] if "id" in values else []
+        assert not any(name.startswith("on") for name in values), values
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th") and self.rows:
+            self.rows[-1].append("")
+        if tag == "script":
+            self.scripts.append("")
+        if tag not in VOID_TAGS:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        """Nothing stays open."""
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "script" in self.open:
+            self.scripts[-1] += data
+        elif "td" in self.open:
+            self.rows[-1][-1] += data.strip()
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    """30 drives asked for: 28 driven, one spoilt, one whose route is unusable."""
+    folder = tmp_path_factory.mktemp("many")
+    routes = tuple(write_route(folder, i, route_id=str(1000 + i), pictures=i < 8) for i in range(28))
+    missing = (NotDriven("1028", 0, "infrastructure", 3, "server gone", "Nowhere", SCENARIOS[3]),
+               NotDriven("1029", 0, "unusable", 1, "no such town", "Elsewhere", SCENARIOS[4]))
+    results_of(routes, missing=missing).save(folder)
+    (folder / "map.json").write_text(json.dumps({"Nowhere": [[[x, 1.75] for x in range(200)]]}))
+    write_report(folder, video=False)
+    return folder
+
+
+def expected_score(index):
+    completion = 50.0 if index % 7 == 6 else 100.0
+    return completion * (0.6 if index % 6 == 5 else 1.0) * (0.7 if index % 10 == 9 else 1.0)
+
+
+def test_scores_are_stated_with_bounds_where_drives_are_missing(many):
+    figures = load_run(many).figures
+    total = sum(expected_score(i) for i in range(28))
+    wins = sum(expected_score(i) == 100 for i in range(28))
+    assert figures.driving_score is None
+    assert figures.driving_score_bounds == pytest.approx((total / 30, (total + 200) / 30))
+    assert figures.success_rate_bounds == pytest.approx((wins / 30, (wins + 2) / 30))
+    give_way = figures.abilities["Give_Way"]
+    own = [i for i in range(28) if i % 5 == 3]
+    assert give_way.routes == len(own) + 1
+    assert give_way.bounds[0] == pytest.approx(sum(expected_score(i) == 100 for i in own) / give_way.routes)
+    html = (many / PAGE_NAME).read_text()
+    assert "withheld" in html
+    assert f"{total / 30:.2f} to {(total + 200) / 30:.2f}" in html
+    assert "2 of 30 routes have no record" in html
+
+
+def test_the_table_has_every_drive_with_its_facts(many):
+    page = Page((many / PAGE_NAME).read_text())
+    rows = {row[0]: row for row in page.rows if row and row[0].isdigit()}
+    assert sorted(rows) == [str(1000 + i) for i in range(30)]
+    for index in range(28):
+        _, scenario, ability, status, score, _, infractions, _, _ = rows[str(1000 + index)]
+        assert scenario == SCENARIOS[index % 5]
+        assert ability
+        assert status == ("blocked" if index % 7 == 6 else "completed")
+        assert float(score) == pytest.approx(expected_score(index))
+        assert infractions == "".join(
+            {"collisions_vehicle": "hit vehicle", "red_light": "red light"}[entry.kind] for entry in entries_of(index)
+        )
+    assert rows["1028"][3] == "infrastructure"
+    assert rows["1029"][4] == ""
+
+
+def test_every_page_is_whole_and_links_to_what_is_there(many):
+    pages = [many / PAGE_NAME, *sorted((many / "report").glob("*.html"))]
+    assert len(pages) == 29
+    for path in pages:
+        html = path.read_text()
+        page = Page(html)
+        for link in page.links:
+            target = link.partition("#")[0]
+            assert not target or (path.parent / target).is_file(), link
+        assert "http" not in html.replace("http://www.w3.org", "")
+        for drawing in re.findall(r"<svg.*?</svg>", html, re.S):
+            ElementTree.fromstring(drawing)
+            assert not re.search(r'="[^"]*\bnan\b', drawing)
+    assert sum(path.stat().st_size for path in pages) < 30 * 60_000
+
+
+def test_worst_moments_come_by_their_cost(many):
+    html = (many / PAGE_NAME).read_text()
+    costs = [int(cost) for cost in re.findall(r"<b>[a-z ]+, -(\d+) %</b>", html)]
+    assert html.count('class="moment"') == 12
+    assert len(costs) == 10  # four blocked, four hits, two red lights; the rest are near misses
+    assert costs == sorted(costs, reverse=True)
+    assert costs[:4] == [50] * 4  # blocked half-way
+    assert costs[4] == 40
+
+
+def test_a_hundred_routes_take_less_than_five_seconds(many, tmp_path):
+    routes = load_run(many).results.routes
+    copies = tuple(replace(routes[i % 28], route_id=str(i)) for i in range(100))
+    (tmp_path / "routes").symlink_to(many / "routes")
+    (tmp_path / "map.json").symlink_to(many / "map.json")
+    results_of(copies).save(tmp_path)
+    began = time.process_time()
+    write_report(tmp_path, video=False)
+    assert time.process_time() - began < 5.0
+    assert (tmp_path / PAGE_NAME).stat().st_size < 400_000
+
+
+def test_near_misses_are_found_and_actors_that_were_hit_are_none(many):
+    run = load_run(many)
+    clean = moments_of(run.entries[0], read_scene(many / "routes" / "0"))
+    assert [moment.kind for moment in clean] == ["near miss"]  # the parked truck is none
+    assert clean[0].reason.startswith("0.20 m from vehicle.audi.tt at 5.0 m/s")
+    hit = moments_of(run.entries[5], read_scene(many / "routes" / "5"))
+    assert [moment.kind for moment in hit] == ["collisions_vehicle"]
+    blocked = moments_of(run.entries[6], read_scene(many / "routes" / "6"))
+    assert (blocked[0].kind, blocked[0].cost) == ("end", pytest.approx(0.5))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_gaps_of_boxes_agree_with_shapely(seed):
+    random = np.random.default_rng(seed)
+
+    def boxes():
+        half, yaw = random.uniform(0.3, 3.0, (200, 2)), random.uniform(-np.pi, np.pi, 200)
+        local = half[:, None, :] * np.array([[1, 1], [-1, 1], [-1, -1], [1, -1]])
+        cos, sin = np.cos(yaw)[:, None], np.sin(yaw)[:, None]
+        turned = np.stack([cos * local[..., 0] - sin * local[..., 1], sin * local[..., 0] + cos * local[..., 1]], -1)
+        return turned + random.uniform(-4, 4, (200, 1, 2))
+
+    one, other = boxes(), boxes()
+    a, b = shapely.polygons(one), shapely.polygons(other)
+    assert boxes_touch(one, other).tolist() == shapely.intersects(a, b).tolist()
+    assert box_gap_m(one, other) == pytest.approx(shapely.distance(a, b), abs=1e-9)
+
+
+def test_radar_places_shares_from_the_middle_to_the_rim():
+    abilities = {name: Ability(value, (value, value), 0, 4)
+                 for name, value in zip("ABCD", (1.0, 0.5, 0.25, 0.0), strict=True)}
+    svg = radar([("run", abilities)])
+    ElementTree.fromstring(svg)
+    points = re.search(r'class="area s1" points="([^"]*)"', svg).group(1)
+    places = np.array([[float(v) for v in pair.split(",")] for pair in points.split()]) - [WIDTH / 2, HEIGHT / 2]
+    assert places == pytest.approx(RADIUS * np.array([[0, -1], [0.5, 0], [0, 0.25], [0, 0]]), abs=0.06)
+    assert 'class="reach' not in svg
+    open_one = abilities | {"B": Ability(None, (0.25, 0.75), 1, 4)}
+    svg = radar([("run", open_one)])
+    assert 'class="reach s1"' in svg
+    assert "25 to 75 % of 4" in svg
+    assert radar([("run", {"A": abilities["A"], "B": abilities["B"]})]) == ""
+    assert radar([("run", abilities), ("other", {"A": abilities["A"]})]) == ""
+
+
+def test_hostile_names_stay_text(tmp_path):
+    evil = '"><script>alert(1)</script><b onclick=\'x\'>&{{7*7}}'
+    kinds = "vehicle.</script><script>alert(2)</script>"
+    routes = tuple(write_route(tmp_path, i, route_id=f"{evil}{i}", town=evil, type_id=kinds, ticks=40)
+                   for i in (5, 6))
+    routes = tuple(replace(route, scenario=evil, reason=evil) for route in routes)
+    results_of(routes, planner=evil, source=evil, machine=evil, routes_file=evil).save(tmp_path)
+    write_report(tmp_path, video=False)
+    write_comparison(tmp_path, tmp_path)
+    for name in (PAGE_NAME, "compare.html"):
+        html = (tmp_path / name).read_text()
+        page = Page(html)
+        assert not any("alert(1)" in script for script in page.scripts)
+        assert "{{7*7}}" in html
+        assert html.count("<script") == len(page.scripts)
+        assert "<b onclick" not in html
+    html = (tmp_path / PAGE_NAME).read_text()
+    assert "</script><script>alert(2)" not in html
+    scenes = [json.loads(script) for script in Page(html).scripts if script.startswith("{")]
+    assert {track["name"] for scene in scenes for track in scene["tracks"]} >= {kinds}
+
+
+def test_replay_places_actors_where_the_scene_has_them(many):
+    scene = read_scene(many / "routes" / "0")
+    route = np.stack([np.arange(0.0, 91.0), np.zeros(91)], axis=1)
+    svg, replayed = route_map([], route, 50.0, np.array([[0.0, 0.0], [49.0, 0.0]]), (), scene)
+    start, goal = (np.array([float(v) for v in re.search(rf'class="{name}" cx="([\d.]+)" cy="([\d.]+)"', svg).groups()])
+                   for name in ("start", "goal"))
+    scale = (goal - start)[0] / 50.0
+    ego = replayed["tracks"][0]
+    for index, t_s in enumerate(replayed["t_s"]):
+        pose = [value for first, value in ego["poses"] if first <= index][-1]
+        assert pose[0] == pytest.approx(start[0] + 5.0 * t_s * scale, abs=0.3)
+    other = next(track for track in replayed["tracks"] if track["name"] == "vehicle.audi.tt")
+    assert other["poses"][0][1][0] == pytest.approx(start[0] + 45.0 * scale, abs=0.3)
+    assert other["poses"][0][1][1] == pytest.approx(start[1] - 2.2 * scale, abs=0.3)  # left of the route is up
+    assert abs(other["poses"][0][1][2]) == pytest.approx(180.0)
+    assert [state for _, state in replayed["lights"]["500"]] == ["red", "green"]
+    assert 'class="light green"' in svg  # at 7.6 s the ego vehicle was on its stop line
+
+
+def test_a_page_of_another_evaluators_results(tmp_path):
+    records = [RouteRecord.of_drive(str(i), 100.0, entries_of(i), scenario_name=f"{SCENARIOS[i % 5]}_1", town="Town01",
+                                    route_length_m=100.0, duration_game_s=20.0) for i in range(10)]
+    LeaderboardResults.of_run(records, 10).save(tmp_path / "results.json")
+    write_report(tmp_path, video=True)
+    page = Page((tmp_path / PAGE_NAME).read_text())
+    assert len([row for row in page.rows if row and row[0].isdigit()]) == 10
+    assert load_run(tmp_path).label == "Bench2Drive"
+    assert f"{np.mean([100 * record.score_composed / 100 for record in records]):.2f}" in (
+        tmp_path / PAGE_NAME).read_text()
+
+
+def changed(folder, many, keep, changes):
+    """A run of some of the routes, with other completions."""
+    routes = []
+    for result in load_run(many).results.routes:
+        index = int(result.route_id) - 1000
+        if index in keep:
+            record = RouteRecord.from_json(result.record)
+            if index in changes:
+                record = RouteRecord.of_drive(record.route_id, changes[index], [], town=record.town,
+                                              route_length_m=record.route_length_m)
+            routes.append(replace(result, record=record.to_json(0)))
+    folder.mkdir()
+    (folder / "routes").symlink_to(many / "routes")
+    results_of(tuple(routes)).save(folder)
+    return folder
+
+
+def test_comparison_pairs_routes_and_counts_what_changed(many, tmp_path):
+    scipy_stats = pytest.importorskip("scipy.stats")
+    before = changed(tmp_path / "before", many, range(12), {})
+    after = changed(tmp_path / "after", many, range(2, 14), {5: 100.0, 3: 40.0})  # 5 hit a vehicle before: 60
+    found = compare(load_run(after), load_run(before))
+    assert [pair.route_id for pair in found.pairs] == [str(1000 + i) for i in range(2, 12)]
+    differences = [0.0] * 10
+    differences[5 - 2], differences[3 - 2] = 40.0, -60.0
+    assert [pair.difference for pair in found.pairs] == pytest.approx(differences)
+    assert found.mean_difference == pytest.approx(-2.0)
+    reference = scipy_stats.ttest_1samp(differences, 0.0).confidence_interval(0.95)
+    assert found.interval == pytest.approx((reference.low, reference.high))
+    assert ([p.route_id for p in found.gained], [p.route_id for p in found.lost]) == (["1005"], ["1003"])
+    assert (found.better, found.worse, found.chance) == (1, 1, 1.0)
+    assert (found.only_before, found.only_after) == (["1000", "1001"], ["1012", "1013"])
+    # Those of one run only: after scored 100 and 50 * 1 (1013 is blocked), before 100 and 100.
+    assert found.bounds == pytest.approx(((-20 + 0 - 50 - 100 - 100) / 14, (-20 + 100 + 50 + 0 + 0) / 14))
+    html = write_comparison(after, before).read_text()
+    Page(html)
+    for fact in ("-2.00", "1005 (ParkedObstacle)", "The runs do not have the same routes", "1000, 1001", "1012, 1013"):
+        assert fact in html, fact
+    for drawing in re.findall(r"<svg.*?</svg>", html, re.S):
+        ElementTree.fromstring(drawing)
+
+
+@pytest.mark.parametrize(("gained", "lost"), [(0, 0), (1, 0), (5, 0), (7, 2), (3, 3)])
+def test_chance_of_changed_successes_is_the_exact_binomial_test(many, tmp_path, gained, lost):
+    scipy_stats = pytest.importorskip("scipy.stats")
+    clean = [i for i in range(28) if expected_score(i) == 100]
+    before = changed(tmp_path / "before", many, clean, {i: 10.0 for i in clean[:gained]})
+    after = changed(tmp_path / "after", many, clean, {i: 10.0 for i in clean[gained : gained + lost]})
+    found = compare(load_run(after), load_run(before))
+    assert (len(found.gained), len(found.lost)) == (gained, lost)
+    expected = scipy_stats.binomtest(gained, gained + lost).pvalue if gained + lost else 1.0
+    assert found.chance == pytest.approx(expected)
+
+
+def test_comparison_says_what_differs_between_the_runs_and_refuses_strangers(many, tmp_path):
+    before = changed(tmp_path / "before", many, range(3), {})
+    results = load_run(before).results
+    other = tmp_path / "other"
+    other.mkdir()
+    results_of(tuple(replace(route, town="Elsewhere") for route in results.routes), label="routes only",
+               latency_mode="measured").save(other)
+    warnings = " ".join(compare(load_run(before), load_run(other)).warnings)
+    for words in ("worlds differ", "1000, 1001, 1002", "latency mode differs"):
+        assert words in warnings, words
+    strange = tmp_path / "strange"
+    strange.mkdir()
+    results_of(tuple(replace(route, record=None) for route in results.routes)).save(strange)
+    with pytest.raises(UserError, match="a run with scores"):
+        write_comparison(before, strange)
+
+
+def test_the_command_writes_both_pages_and_refuses_other_folders(many, tmp_path):
+    before = changed(tmp_path / "before", many, range(3), {})
+    done = CliRunner().invoke(report, [str(before), "--compare", str(before)], catch_exceptions=False)
+    assert done.output.split() == [str(before / PAGE_NAME), str(before / "compare.html")]
+    (tmp_path / "empty").mkdir()
+    for folder in (tmp_path / "empty", tmp_path / "nowhere"):
+        with pytest.raises(UserError):
+            CliRunner().invoke(report, [str(folder)], catch_exceptions=False)
