@@ -66,11 +66,11 @@ def _html(run: Run, other: Run, comparison: Comparison) -> str:
 
 def _links(run: Run, base: str) -> dict[str, str]:
     """Address of each route's section, of its first drive."""
-    driven = sum(entry.result is not None for entry in run.entries)
+    recorded = run.recorded()
     links: dict[str, str] = {}
     for number, entry in enumerate(run.entries):
-        if entry.result is not None:
-            together = driven <= ROUTES_ON_FIRST_PAGE
+        if entry in recorded:
+            together = len(recorded) <= ROUTES_ON_FIRST_PAGE
             place = f"{PAGE_NAME}#route-{number}" if together else f"{REPORT_NAME}/{number:03d}.html"
             links.setdefault(entry.route_id, base + place)
     return links

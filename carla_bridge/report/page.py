@@ -59,11 +59,12 @@ def write_page(folder: Path) -> Path:
     report_folder = folder / REPORT_NAME
     shutil.rmtree(report_folder, ignore_errors=True)
     lanes = load_all_lanes(folder)
-    together = sum(entry.result is not None for entry in run.entries) <= ROUTES_ON_FIRST_PAGE
+    recorded = run.recorded()
+    together = len(recorded) <= ROUTES_ON_FIRST_PAGE
     sections, rows, moments, wall_ms = [], [], [], []
     for number, entry in enumerate(run.entries):
         link = ""
-        if entry.result is not None:
+        if entry in recorded:
             view = route_view(run, entry, number, lanes.get(entry.town, ()), report_folder)
             wall_ms += view["wall_ms"]
             link = f"#{view['anchor']}" if together else f"{REPORT_NAME}/{number:03d}.html"

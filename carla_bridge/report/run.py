@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 
 from carla_bridge.leaderboard_record import EMBEDDED_WORLD, ROUTES_ONLY_WORLD, RecordError, RouteRecord
-from carla_bridge.results import RESULTS_NAME, DriveResults, NotDriven, RouteResult
+from carla_bridge.results import RESULTS_NAME, TRAJECTORY_NAME, DriveResults, NotDriven, RouteResult
 from carla_bridge.score.abilities import ABILITIES
 from carla_bridge.score.bench2drive import score_records
 from carla_bridge.score.figures import Bench2DriveScore, Bounds
@@ -156,6 +156,13 @@ class Run:
     repeats: int = 1
     results: DriveResults | None = None
     problems: tuple[str, ...] = field(default=())
+
+    def recorded(self) -> list[Entry]:
+        """The drives whose files lie in the folder; one that was moved without them still has its figures."""
+        return [
+            entry for entry in self.entries
+            if entry.result is not None and (self.folder / entry.result.folder / TRAJECTORY_NAME).is_file()
+        ]
 
     @property
     def name(self) -> str:

@@ -24,7 +24,6 @@ from carla_bridge.report.run import load_run
 from carla_bridge.report.top_view import nearest_index
 from carla_bridge.results import (
     PLANS_NAME,
-    RESULTS_NAME,
     DriveResults,
     PlanRecord,
     RouteResult,
@@ -51,20 +50,21 @@ LEAST_OTHER_PX = 5.0
 
 def write_films(folder: Path) -> list[Path]:
     """Write the films of a run folder that are not there yet or older than their route, and return their paths."""
-    results = None if not (folder / RESULTS_NAME).is_file() else load_run(folder).results
-    if results is None:  # result files of another evaluator come without pictures
+    run = load_run(folder)
+    if run.results is None:  # result files of another evaluator come without pictures
         return []
-    if len(results.routes) <= ROUTES_ON_FIRST_PAGE:
-        films = {folder / VIDEO_NAME: results.routes}
+    recorded = tuple(entry.result for entry in run.recorded() if entry.result is not None)
+    if len(recorded) <= ROUTES_ON_FIRST_PAGE:
+        films = {folder / VIDEO_NAME: recorded}
     else:
-        films = {folder / route.folder / FILM_NAME: (route,) for route in results.routes}
+        films = {folder / route.folder / FILM_NAME: (route,) for route in recorded}
     written = []
     for path, routes in films.items():
         newest = max(((folder / route.folder / PLANS_NAME).stat().st_mtime for route in routes), default=0.0)
         if path.is_file() and path.stat().st_mtime > newest:
             continue
         with disk_errors_named(path):
-            if write_video(folder, results, routes, path):
+            if write_video(folder, run.results, routes, path):
                 written.append(path)
     return written
 

@@ -72,7 +72,7 @@ def results_of(routes: tuple[RouteResult, ...], *, missing: tuple[NotDriven, ...
     results = DriveResults(
         label="embedded world", planner="nano", link="in-process", source="0123abcd", latency_mode="lockstep",
         latency_ms=0.0, plan_wait_s=5.0, server="embedded", routes_file="many.xml", seed=3,
-        started="2026-11-29T12:00:00+00:00", machine="m", commit="c", planner_camera=CameraSpec(),
+        started="2026-11-29T12:00:00+00:00", machine="m", commit="c", planner_camera=None,
         display_camera=CameraSpec(name="display", width_px=64, height_px=32), routes=routes,
         routes_wanted=len(routes) + len(missing) if wanted is None else wanted, not_driven=missing,
     )

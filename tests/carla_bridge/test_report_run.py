@@ -337,3 +337,26 @@ def test_the_command_writes_both_pages_and_refuses_other_folders(many, tmp_path)
     for folder in (tmp_path / "empty", tmp_path / "nowhere"):
         with pytest.raises(UserError):
             CliRunner().invoke(report, [str(folder)], catch_exceptions=False)
+
+
+def test_drives_whose_files_are_gone_keep_their_figures(many, tmp_path):
+    routes = load_run(many).results.routes[:3]
+    (tmp_path / "routes").mkdir()
+    (tmp_path / "routes" / "1").symlink_to(many / "routes" / "1")
+    results_of(routes).save(tmp_path)
+    write_report(tmp_path)
+    page = Page((tmp_path / PAGE_NAME).read_text())
+    assert [row[0] for row in page.rows if row and row[0].isdigit()] == ["1000", "1001", "1002"]
+    assert page.ids == ["route-1"]
+
+
+def test_a_larger_run_gets_a_film_a_route_and_keeps_those_that_are_newer(tmp_path):
+    routes = tuple(write_route(tmp_path, i, route_id=str(i), pictures=i < 2, ticks=25) for i in range(7))
+    results_of(routes).save(tmp_path)
+    write_report(tmp_path)
+    films = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.mp4"))
+    assert films == ["routes/0/film.mp4", "routes/1/film.mp4"]
+    assert "../routes/0/film.mp4" in Page((tmp_path / "report" / "000.html").read_text()).links
+    made = (tmp_path / films[0]).stat().st_mtime_ns
+    write_report(tmp_path)
+    assert (tmp_path / films[0]).stat().st_mtime_ns == made
