@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,6 +26,7 @@ END_GAP_M = 12.0  # nobody starts so near to either end of a lane
 APART_M = 12.0  # between vehicles at the start
 AWAY_M = 60.0  # who makes room goes so far away from everybody whom the server does not drive
 TRIES = 400
+SPAWN_TRIES = 10
 ROOM_M, ROOM_S, ROOM_MPS2 = 6.0, 1.5, 4.0  # what a new actor needs of the way of a vehicle that comes towards it
 BIG = ("firetruck", "fusorosa", "european_hgv", "ambulance", "sprinter")  # too long for the tightest turns
 KINDS = ("car", "van", "motorcycle")
@@ -53,9 +54,9 @@ class Population:
         drive = walk = 0
         for _ in range(vehicles):
             kind = self._chooser.choice(cars[self._chooser.choices(KINDS, SHARES)[0]])
-            drive += self._spawn(kind, self._free_place())
+            drive += self._spawn(kind, self._free_place)
         for _ in range(walkers):
-            walk += self._spawn(self._chooser.choice(people), self._free_sidewalk())
+            walk += self._spawn(self._chooser.choice(people), self._free_sidewalk)
         return drive, walk
 
     def make_room(self, actor: Actor) -> None:
@@ -88,18 +89,21 @@ class Population:
             actor.place(place)
             actor.set_velocity((0.0, 0.0, 0.0))
 
-    def _spawn(self, kind: str, place: Pose | None) -> bool:
+    def _spawn(self, kind: str, find_place: Callable[[], Pose | None]) -> bool:
         """Add an actor, if there is room."""
-        if place is None:
-            return False
-        if kind.startswith("walker."):
-            place.z += LIBRARY[kind].extent_m[2]
         attributes = [["driver", 3, "server"], ["role_name", 3, ROLE]]
-        try:
-            self._ids.add(self._world.spawn([0, kind, attributes], place).id)
-        except RpcError:
-            return False
-        return True
+        for _ in range(SPAWN_TRIES):
+            place = find_place()
+            if place is None:
+                return False
+            if kind.startswith("walker."):
+                place.z += LIBRARY[kind].extent_m[2]
+            try:
+                self._ids.add(self._world.spawn([0, kind, attributes], place).id)
+            except RpcError:  # a lamp or another walker stands there
+                continue
+            return True
+        return False
 
     def _free_place(self, away_from: tuple[float, float] | None = None) -> Pose | None:
         """A place on a lane with room around it."""

@@ -52,6 +52,7 @@ def test_nobody_runs_a_red_light_or_a_stop_sign(judged: Judge) -> None:
 def test_traffic_flows(judged: Judge) -> None:
     cars = [a for a in judged.world.actors.values() if isinstance(a, Vehicle)]
     assert len(cars) == 40
+    assert len([a for a in judged.world.actors.values() if isinstance(a, Walker)]) == 15
     assert judged.driven_m / 40 / judged.world.time_s > 4.0
     assert judged.longest_wait_s < 60.0
     assert judged.walked_m / 15 / judged.world.time_s > 0.8
