@@ -18,7 +18,7 @@ from carla_bridge.leaderboard_infractions import InfractionKind
 from carla_bridge.report.lanes import load_all_lanes
 from carla_bridge.report.moments import worst
 from carla_bridge.report.radar import radar
-from carla_bridge.report.route_view import INFRACTION_STYLE, ShownMoment, route_view
+from carla_bridge.report.route_view import INFRACTION_STYLE, ShownMoment, route_view, state_class
 from carla_bridge.report.run import Entry, Figures, Run, load_run
 from carla_bridge.results import DriveResults, RouteResult
 from carla_bridge.route_run import latency_figures
@@ -27,6 +27,7 @@ from wamdiff2_core.journal import replace_file
 PAGE_NAME, VIDEO_NAME, REPORT_NAME = "index.html", "drive.mp4", "report"
 ROUTES_ON_FIRST_PAGE = 6
 MOMENTS_SHOWN = 12
+PICTURES = (6, 3)  # of a route, in a run of few and of many: drawing them is most of the time that a report takes
 SHORT_NAMES = {
     InfractionKind.COLLISION_LAYOUT: "hit layout", InfractionKind.COLLISION_PEDESTRIAN: "hit pedestrian",
     InfractionKind.COLLISION_VEHICLE: "hit vehicle", InfractionKind.RED_LIGHT: "red light",
@@ -61,11 +62,12 @@ def write_page(folder: Path) -> Path:
     lanes = load_all_lanes(folder)
     recorded = run.recorded()
     together = len(recorded) <= ROUTES_ON_FIRST_PAGE
+    pictures = PICTURES[0] if together else PICTURES[1]
     sections, rows, moments, wall_ms = [], [], [], []
     for number, entry in enumerate(run.entries):
         link = ""
         if entry in recorded:
-            view = route_view(run, entry, number, lanes.get(entry.town, ()), report_folder)
+            view = route_view(run, entry, number, lanes.get(entry.town, ()), report_folder, pictures)
             wall_ms += view["wall_ms"]
             link = f"#{view['anchor']}" if together else f"{REPORT_NAME}/{number:03d}.html"
             moments += [shown.linked(f"route {entry.route_id}", link) for shown in view["moments"]]
@@ -79,7 +81,7 @@ def write_page(folder: Path) -> Path:
                 (report_folder / f"{number:03d}.html").write_text(html)
         rows.append(_row(entry, link))
     html = environment.get_template("page.html").render(
-        title=f"{run.name}: {_headline(run)}", run=run, results=run.results, headline=_headline(run),
+        title=f"{run.name}: {_headline(run)}", run=run, results=run.results, headline=_headline(run), pill=_pill(run),
         tiles=_tiles(run, wall_ms), setup=_setup(run), remark=WORLD_REMARKS.get(run.label, run.label),
         radar=radar([(run.name, run.figures.abilities)]) if run.figures else "",
         problems=[*run.problems, *(run.figures.problems if run.figures else ())], rows=rows,
@@ -102,14 +104,6 @@ def infraction_chips(entry: Entry) -> list[tuple[str, int, str]]:
     return [(SHORT_NAMES.get(kind, kind), count, INFRACTION_STYLE[kind]) for kind, count in kinds.items()]
 
 
-def state_class(entry: Entry) -> str:
-    """Class of the style sheet: success, goal reached with infractions, failed, or nothing known."""
-    if entry.missing is not None:
-        return "none"
-    reached = entry.result.completed if entry.result is not None else bool(entry.record and entry.record.reached)
-    return "ok" if entry.success or (reached and entry.success is None) else "part" if reached else ""
-
-
 def _worst(moments: list[ShownMoment]) -> list[ShownMoment]:
     by_moment = {id(shown.moment): shown for shown in moments}
     return [by_moment[id(moment)] for moment in worst([shown.moment for shown in moments], MOMENTS_SHOWN)]
@@ -120,6 +114,14 @@ def _headline(run: Run) -> str:
         return f"{run.results.completed} of {run.results.routes_wanted} routes completed"
     reached = sum(bool(entry.record and entry.record.reached) for entry in run.entries)
     return f"{reached} of {run.wanted} routes completed"
+
+
+def _pill(run: Run) -> str:
+    """Class of the headline: all is well, all goals were reached but not without infractions, or neither."""
+    states = {state_class(entry) for entry in run.entries}
+    if len(run.entries) < run.wanted or not run.entries or states - {"ok", "part"}:
+        return ""
+    return "part" if "part" in states else "ok"
 
 
 def _row(entry: Entry, link: str) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from carla_bridge.results import PlanRecord
 from wamdiff2_core.config import CameraSpec
 
 PICTURES_NAME = "pictures"
-PICTURES_PER_ROUTE = 6
 QUALITY = 80
 
 
@@ -37,13 +36,13 @@ class PictureBook:
         there = {path.name for path in self._frames.iterdir()} if self._frames.is_dir() else set()
         self._plans = [plan for plan in plans if plan.image in there]
 
-    def spread(self) -> list[Picture]:
-        """Pictures spread over the drive; those in the middle of a turn first, as they show most."""
+    def spread(self, count: int) -> list[Picture]:
+        """`count` pictures spread over the drive; those in the middle of a turn first, as they show most."""
         plans = self._plans
         if not plans:
             return []
-        spread = max(1, len(plans) // (2 * PICTURES_PER_ROUTE))
-        chosen = {round(i) for i in np.linspace(0, len(plans) - 1, PICTURES_PER_ROUTE)}
+        spread = max(1, len(plans) // (2 * count))
+        chosen = {round(i) for i in np.linspace(0, len(plans) - 1, count)}
         return [self._draw(_most_turning(plans, index, spread)) for index in sorted(chosen)]
 
     def at(self, t_s: float) -> str:

@@ -53,7 +53,7 @@ class ShownMoment:
 
 
 def route_view(
-    run: Run, entry: Entry, number: int, lanes: Sequence[np.ndarray], report_folder: Path
+    run: Run, entry: Entry, number: int, lanes: Sequence[np.ndarray], report_folder: Path, pictures: int
 ) -> dict[str, Any]:
     """Everything about a driven route; its pictures are written.
 
@@ -63,6 +63,7 @@ def route_view(
         number: of the drive in the run; names its pictures.
         lanes: lane edges of its town.
         report_folder: where pictures go.
+        pictures: how many to spread over the drive, beside those of its moments.
     """
     route = entry.result
     if route is None or run.results is None:
@@ -85,14 +86,23 @@ def route_view(
     ]
     film = f"{route.folder}/{FILM_NAME}"
     return {
-        "entry": entry, "result": route, "repeats": run.repeats, "anchor": f"route-{number}", "map": drawn,
+        "entry": entry, "result": route, "repeats": run.repeats, "anchor": f"route-{number}",
+        "state": state_class(entry), "map": drawn,
         "replay": replay_text(replayed) if replayed is not None else "",
-        "charts": _charts(route, ticks, received), "pictures": book.spread(), "moments": moments,
+        "charts": _charts(route, ticks, received), "pictures": book.spread(pictures), "moments": moments,
         "decode": _decode(received), "not_driven": _not_driven(received),
         "film": film if (run.folder / film).is_file() else "",
         "dt_s": next((plan.dt_s for plan in received if plan.dt_s), None),
         "wall_ms": [plan.wall_ms for plan in received],
     }
+
+
+def state_class(entry: Entry) -> str:
+    """Class of the style sheet: success, goal reached with infractions, failed, or nothing known."""
+    if entry.missing is not None:
+        return "none"
+    reached = entry.result.completed if entry.result is not None else bool(entry.record and entry.record.reached)
+    return "ok" if entry.success or (reached and entry.success is None) else "part" if reached else ""
 
 
 def cost_text(moment: Moment) -> str:

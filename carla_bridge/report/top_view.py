@@ -16,6 +16,7 @@ from wamdiff2_core.types import Pose2D
 
 MARGIN_M, LEAST_SIZE_M = 18.0, 60.0
 CLOSE_UP_M = 60.0
+LEAST_ACTOR_PX = 5.0  # a walker is smaller than a pixel on the map of a long route
 TRAIL_S = 3.0
 MOVED_M = 1.0
 PLAYED_STEP_S = 0.2
@@ -48,8 +49,10 @@ class TopView:
                 self.line(lane[max(0, first - 1) : last + 1], "lane")
 
     def box(self, body: Body, pose: Pose2D, style: str, title: str) -> None:
-        """An actor, with a line at its front."""
+        """An actor, with a line at its front; a small one is drawn larger than it is."""
         corners = body.corners_m(pose)
+        least_m = LEAST_ACTOR_PX / self.scale / (2 * max(body.half_m))
+        corners = corners.mean(axis=0) + (corners - corners.mean(axis=0)) * max(1.0, least_m)
         front = (corners[0] + corners[3]) / 2
         self.parts.append(f'<polygon class="{style}" points="{self._points(corners)}"><title>{escape(title)}</title>'
                           f"</polygon>")
@@ -247,7 +250,9 @@ def _state(moments: Sequence[SceneMoment], index: int, key: int) -> str:
 
 
 def _track(view: TopView, body: Body, kind: str, poses: Sequence[Pose2D | None]) -> dict[str, Any]:
-    outline = (body.corners_m(Pose2D(0.0, 0.0, 0.0)) * [view.scale, -view.scale]).round(1).tolist()
+    corners = body.corners_m(Pose2D(0.0, 0.0, 0.0)) * [view.scale, -view.scale]
+    corners *= max(1.0, LEAST_ACTOR_PX / (2 * max(body.half_m) * view.scale))
+    outline = corners.round(1).tolist()
     pixels = []
     for pose in poses:
         if pose is None:
