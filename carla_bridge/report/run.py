@@ -203,8 +203,8 @@ def load_run(folder: Path) -> Run:
         raise UserError("run folder", "a folder", str(folder))
     if path.is_file() and not _is_leaderboard(path):
         return _own_run(folder, DriveResults.load(folder))
-    sources = read_sources([folder])
-    if not sources.records:
+    sources = read_sources([folder]) if any(folder.glob("*.json")) else None
+    if sources is None or not sources.records:
         raise UserError("run folder", f"{RESULTS_NAME} of a drive, or result files of an evaluator", str(folder))
     entries = tuple(
         Entry(record.route_id, record.repetition, record.town, _scenario_type(record.scenario_name), record)

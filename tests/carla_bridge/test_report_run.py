@@ -335,7 +335,7 @@ def test_the_command_writes_both_pages_and_refuses_other_folders(many, tmp_path)
     assert done.output.split() == [str(before / PAGE_NAME), str(before / "compare.html")]
     (tmp_path / "empty").mkdir()
     for folder in (tmp_path / "empty", tmp_path / "nowhere"):
-        with pytest.raises(UserError):
+        with pytest.raises(UserError, match="run folder"):
             CliRunner().invoke(report, [str(folder)], catch_exceptions=False)
 
 
