@@ -38,8 +38,8 @@ SHORT_NAMES = {
 WORLD_REMARKS = {
     "embedded world": "The world is the embedded CARLA-protocol server; these are not Bench2Drive scores.",
     "routes only": "Routes only: Bench2Drive's own evaluator was not used, so these are not Bench2Drive scores.",
-    "Bench2Drive": "Result files of Bench2Drive's own evaluator.",
 }
+OTHER_REMARK = "Result files of Bench2Drive's evaluator; a Bench2Drive score is only one over all routes of its set."
 
 
 def templates() -> jinja2.Environment:
@@ -82,7 +82,7 @@ def write_page(folder: Path) -> Path:
         rows.append(_row(entry, link))
     html = environment.get_template("page.html").render(
         title=f"{run.name}: {_headline(run)}", run=run, results=run.results, headline=_headline(run), pill=_pill(run),
-        tiles=_tiles(run, wall_ms), setup=_setup(run), remark=WORLD_REMARKS.get(run.label, run.label),
+        tiles=_tiles(run, wall_ms), setup=_setup(run), remark=WORLD_REMARKS.get(run.label, OTHER_REMARK),
         radar=radar([(run.name, run.figures.abilities)]) if run.figures else "",
         problems=[*run.problems, *(run.figures.problems if run.figures else ())], rows=rows,
         choices=_choices(rows), hidden=_hidden(rows), moments=_worst(moments), routes=sections,

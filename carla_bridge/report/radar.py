@@ -27,8 +27,8 @@ def radar(runs: Sequence[tuple[str, Mapping[str, Ability]]]) -> str:
     parts = []
     for ring in RINGS:
         parts.append(f'<polygon class="ring" points="{_points([ring] * len(names))}"/>')
-        parts.append(f'<text class="tick" x="{WIDTH / 2 + 3:.0f}" y="{HEIGHT / 2 - ring * RADIUS + 10:.1f}">'
-                     f"{ring * 100:.0f}</text>")
+        parts.append(f'<text class="tick" x="{WIDTH / 2 - 5:.0f}" y="{HEIGHT / 2 - ring * RADIUS + 3.5:.1f}" '
+                     f'text-anchor="end">{ring * 100:.0f}</text>')
     for index, name in enumerate(names):
         x, y = _place(index, len(names), 1.0)
         parts.append(f'<line class="ring" x1="{WIDTH / 2}" y1="{HEIGHT / 2}" x2="{x:.1f}" y2="{y:.1f}"/>')
@@ -52,13 +52,14 @@ def radar(runs: Sequence[tuple[str, Mapping[str, Ability]]]) -> str:
     return head + "".join(parts) + "</svg>"
 
 
-def ability_text(ability: Ability | None) -> str:
+def ability_text(ability: Ability | None, *, with_routes: bool = True) -> str:
     """An ability in a few characters: `67 % of 3`, or its bounds while it is withheld."""
     if ability is None:
         return "no routes"
+    of = f" of {ability.routes}" if with_routes else ""
     if ability.value is None:
-        return f"{100 * ability.bounds[0]:.0f} to {100 * ability.bounds[1]:.0f} % of {ability.routes}"
-    return f"{100 * ability.value:.0f} % of {ability.routes}"
+        return f"{100 * ability.bounds[0]:.0f} to {100 * ability.bounds[1]:.0f} %{of}"
+    return f"{100 * ability.value:.0f} %{of}"
 
 
 def _label(index: int, count: int, name: str, abilities: Sequence[Ability]) -> list[str]:
@@ -66,7 +67,7 @@ def _label(index: int, count: int, name: str, abilities: Sequence[Ability]) -> l
     side = math.sin(2 * math.pi * index / count)
     anchor = "middle" if abs(side) < 0.1 else "start" if side > 0 else "end"
     y -= 12 if index == 0 else 0
-    figures = " | ".join(ability_text(ability) for ability in abilities)
+    figures = " | ".join(ability_text(ability, with_routes=len(abilities) == 1) for ability in abilities)
     words = escape(name.replace("_", " "))
     return [f'<text class="title" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{words}</text>',
             f'<text class="tick" x="{x:.1f}" y="{y + 13:.1f}" text-anchor="{anchor}">{escape(figures)}</text>']

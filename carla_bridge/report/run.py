@@ -18,11 +18,11 @@ from carla_bridge.results import RESULTS_NAME, TRAJECTORY_NAME, DriveResults, No
 from carla_bridge.score.abilities import ABILITIES
 from carla_bridge.score.bench2drive import score_records
 from carla_bridge.score.figures import Bench2DriveScore, Bounds
-from carla_bridge.score.route_sets import RouteFacts, RouteSet
+from carla_bridge.score.route_sets import RouteFacts, RouteSet, shipped_sets
 from carla_bridge.score.sources import FoundRecord, read_sources
 from wamdiff2_core.errors import UserError
 
-WORLDS = {EMBEDDED_WORLD: "embedded world", ROUTES_ONLY_WORLD: "routes only", "": "Bench2Drive"}
+WORLDS = {EMBEDDED_WORLD: "embedded world", ROUTES_ONLY_WORLD: "routes only"}
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,8 @@ class Run:
 
     Attributes:
         folder: where it is.
-        label: what its figures may be called: `embedded world`, `routes only` or `Bench2Drive`.
+        label: what its figures may be called: `embedded world`, `routes only`, the label of one of Bench2Drive's route
+            sets, or `Bench2Drive's evaluator, N routes` for others.
         entries: every drive it was asked for and that is known by name, in the order of the run.
         wanted: how many drives it was asked for; more than `entries` when it ended early.
         repeats: how often each route was to be driven.
@@ -210,11 +211,13 @@ def load_run(folder: Path) -> Run:
         Entry(record.route_id, record.repetition, record.town, _scenario_type(record.scenario_name), record)
         for record in (found.record for found in sources.records)
     )
-    worlds = sorted({WORLDS.get(entry.record.world, entry.record.world) for entry in entries if entry.record})
+    ids = {entry.route_id for entry in entries}
+    whole = next((one.label for one in shipped_sets().values() if one.routes.keys() == ids), "")
+    names = WORLDS | {"": whole or f"Bench2Drive's evaluator, {len(ids)} routes"}
+    worlds = sorted({names.get(entry.record.world, entry.record.world) for entry in entries if entry.record})
     repeats = 1 + max(entry.repeat for entry in entries)
-    routes = len({entry.route_id for entry in entries})
     problems = tuple(problem.message for problem in sources.problems)
-    return Run(folder, " and ".join(worlds), entries, routes * repeats, repeats, None, problems)
+    return Run(folder, " and ".join(worlds), entries, len(ids) * repeats, repeats, None, problems)
 
 
 def _own_run(folder: Path, results: DriveResults) -> Run:

@@ -27,6 +27,7 @@ from carla_bridge.report.run import Ability, load_run
 from carla_bridge.report.top_view import route_map
 from carla_bridge.results import NotDriven
 from carla_bridge.scene_track import read_scene
+from carla_bridge.score.route_sets import shipped_sets
 from tests.carla_bridge.run_doubles import SCENARIOS, entries_of, results_of, write_route
 from wamdiff2_core.errors import UserError
 
@@ -253,9 +254,19 @@ def test_a_page_of_another_evaluators_results(tmp_path):
     write_report(tmp_path, video=True)
     page = Page((tmp_path / PAGE_NAME).read_text())
     assert len([row for row in page.rows if row and row[0].isdigit()]) == 10
-    assert load_run(tmp_path).label == "Bench2Drive"
+    assert load_run(tmp_path).label == "Bench2Drive's evaluator, 10 routes"
     assert f"{np.mean([100 * record.score_composed / 100 for record in records]):.2f}" in (
         tmp_path / PAGE_NAME).read_text()
+
+
+def test_only_a_whole_set_is_called_bench2drive(tmp_path):
+    facts = shipped_sets()["bench2drive220"].routes
+    records = [RouteRecord.of_drive(key, 100.0, [], scenario_name=f"{fact.scenario_type}_1", town=fact.town)
+               for key, fact in facts.items()]
+    LeaderboardResults.of_run(records, 220).save(tmp_path / "results.json")
+    assert load_run(tmp_path).label == "Bench2Drive"
+    LeaderboardResults.of_run(records[:-1], 219).save(tmp_path / "results.json")
+    assert load_run(tmp_path).label == "Bench2Drive's evaluator, 219 routes"
 
 
 def changed(folder, many, keep, changes):
