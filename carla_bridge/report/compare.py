@@ -173,8 +173,8 @@ def _side(entries: list[Entry]) -> Side:
 
 def _warnings(run: Run, other: Run, pairs: tuple[Pair, ...]) -> list[str]:
     found = []
-    if run.label != other.label:
-        found.append(f"The worlds differ: {run.label} against {other.label}.")
+    if run.world != other.world:
+        found.append(f"The worlds differ: {run.world} against {other.world}.")
     strange = [
         pair.route_id for pair in pairs
         if pair.after.entry.town != pair.before.entry.town

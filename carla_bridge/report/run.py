@@ -22,7 +22,7 @@ from carla_bridge.score.route_sets import RouteFacts, RouteSet, shipped_sets
 from carla_bridge.score.sources import FoundRecord, read_sources
 from wamdiff2_core.errors import UserError
 
-WORLDS = {EMBEDDED_WORLD: "embedded world", ROUTES_ONLY_WORLD: "routes only"}
+WORLDS = {EMBEDDED_WORLD: "embedded world", ROUTES_ONLY_WORLD: "routes only", "": "Bench2Drive's evaluator"}
 
 
 @dataclass(frozen=True)
@@ -158,6 +158,14 @@ class Run:
     results: DriveResults | None = None
     problems: tuple[str, ...] = field(default=())
 
+    @property
+    def world(self) -> str:
+        """Where it was driven; unlike `label`, the same whatever its routes are."""
+        if self.results is not None:
+            return self.results.label
+        found = {entry.record.world for entry in self.entries if entry.record}
+        return " and ".join(sorted(WORLDS.get(world, world) for world in found))
+
     def recorded(self) -> list[Entry]:
         """The drives whose files lie in the folder; one that was moved without them still has its figures."""
         return [
@@ -213,7 +221,7 @@ def load_run(folder: Path) -> Run:
     )
     ids = {entry.route_id for entry in entries}
     whole = next((one.label for one in shipped_sets().values() if one.routes.keys() == ids), "")
-    names = WORLDS | {"": whole or f"Bench2Drive's evaluator, {len(ids)} routes"}
+    names = WORLDS | {"": whole or f"{WORLDS['']}, {len(ids)} routes"}
     worlds = sorted({names.get(entry.record.world, entry.record.world) for entry in entries if entry.record})
     repeats = 1 + max(entry.repeat for entry in entries)
     problems = tuple(problem.message for problem in sources.problems)

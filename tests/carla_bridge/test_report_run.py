@@ -264,9 +264,12 @@ def test_only_a_whole_set_is_called_bench2drive(tmp_path):
     records = [RouteRecord.of_drive(key, 100.0, [], scenario_name=f"{fact.scenario_type}_1", town=fact.town)
                for key, fact in facts.items()]
     LeaderboardResults.of_run(records, 220).save(tmp_path / "results.json")
-    assert load_run(tmp_path).label == "Bench2Drive"
+    whole = load_run(tmp_path)
+    assert whole.label == "Bench2Drive"
     LeaderboardResults.of_run(records[:-1], 219).save(tmp_path / "results.json")
     assert load_run(tmp_path).label == "Bench2Drive's evaluator, 219 routes"
+    found = compare(whole, load_run(tmp_path))
+    assert (len(found.pairs), len(found.only_before), len(found.only_after), found.warnings) == (219, 0, 1, ())
 
 
 def changed(folder, many, keep, changes):
