@@ -185,10 +185,18 @@ def test_bridge_starts_from_the_exact_arguments_and_is_wired_to_the_planner_both
     assert peer.spin_until(answer.done, 60.0), node.output
     assert {*bridge.parameters, *bridge.flags} <= set(answer.result().result.names)
 
-    names = [name for name, _ in peer.node.get_subscriber_names_and_types_by_node("bridge", "/test_bridge")]
-    assert {target.format_map(values) for _, target in bridge.remappings} <= set(names)
-    published = {name for name, _ in peer.node.get_publisher_names_and_types_by_node("bridge", "/test_bridge")}
-    assert {target.format_map(values) for _, target in node_of(CARLA).remappings} <= published
+    wanted_in = {target.format_map(values) for _, target in bridge.remappings}
+    wanted_out = {target.format_map(values) for _, target in node_of(CARLA).remappings}
+
+    def wired() -> bool:
+        try:
+            subscribed = peer.node.get_subscriber_names_and_types_by_node("bridge", "/test_bridge")
+            published = peer.node.get_publisher_names_and_types_by_node("bridge", "/test_bridge")
+        except Exception:  # services are known before the node's own name is
+            return False
+        return wanted_in <= {name for name, _ in subscribed} and wanted_out <= {name for name, _ in published}
+
+    assert peer.spin_until(wired), node.output
     node.end()
 
 
