@@ -1,4 +1,4 @@
-"""`wamdiff2 agent-server`: a planner in a process of its own, for the agent that CARLA's leaderboard runs.
+"""A planner in a process of its own, for the agent that CARLA's leaderboard runs.
 
 The leaderboard's Python is 3.8, where the model stack cannot run; so its agent file sends what the sensors say over
 loopback, and gets pedals. Several evaluators may share one server: they take turns at the planner.
@@ -9,17 +9,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
-import sys
 import threading
-from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from carla_bridge.agent_protocol import MAX_BODY_BYTES, MAX_HELLO_BYTES, VERSION, ProtocolError, receive, send
 from carla_bridge.agent_session import AgentSession, Driving, leaderboard_sensors
 from wamdiff2_core.errors import InfrastructureError, UserError
-from wamdiff2_core.planner import Planner, make_planner
+from wamdiff2_core.planner import Planner
 from wamdiff2_core.types import Observation, Plan
 
 LOG = logging.getLogger(__name__)
@@ -147,49 +143,3 @@ def _tell_and_hang_up(connection: socket.socket, problem: str) -> None:
     for _ in range(64):
         if not connection.recv(1 << 20):
             break
-
-
-def agent_server(
-    checkpoint: Annotated[str, typer.Option(help="Checkpoint folder, or `random`.")],
-    port: Annotated[int, typer.Option(help="TCP port on 127.0.0.1; 0 takes a free one.", min=0, max=65535)] = 2100,
-    device: Annotated[str, typer.Option(help="Torch device.")] = "cpu",
-    plan_every: Annotated[int, typer.Option(help="Ticks (of 50 ms) for which a plan is held.", min=1, max=20)] = 5,
-    jpeg_quality: Annotated[int, typer.Option(help="JPEG round trip of every picture; 0: none.", min=0, max=100)] = 0,
-    seed: Annotated[int, typer.Option(help="Of the random planner, or of sampling.")] = 0,
-    with_parent: Annotated[int, typer.Option(help="End when this process, the parent, ends.", hidden=True)] = 0,
-) -> None:
-    """Serve a planner to leaderboard agents until Ctrl-C or SIGTERM; a `ready` line tells the port."""
-    from carla_bridge.processes import end_with_parent
-    from carla_bridge.run_setup import signals_as_interrupts
-
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
-    if with_parent:
-        end_with_parent(with_parent)
-    if checkpoint != "random" and not Path(checkpoint).is_dir():
-        raise UserError("--checkpoint", "a checkpoint folder, or random", checkpoint)
-    with signals_as_interrupts():
-        planner = make_planner(checkpoint, device=device, seed=seed)
-        planner.warm_up()
-        server = AgentServer(planner, str(checkpoint), port=port, every_ticks=plan_every, jpeg_quality=jpeg_quality)
-        print(f"ready 127.0.0.1:{server.port} planner protocol {VERSION}", flush=True)
-        try:
-            server.serve()
-        except KeyboardInterrupt:
-            LOG.info("stopped")
-        finally:
-            server.close()
-
-
-def main() -> None:
-    """Entry of `python -m carla_bridge.agent_server`: the same command with the same exit codes."""
-    app = typer.Typer(add_completion=False)
-    app.command()(agent_server)
-    try:
-        app(standalone_mode=False)
-    except (UserError, InfrastructureError) as error:
-        typer.echo(f"error: {error}", err=True)
-        sys.exit(int(error.exit_code))
-
-
-if __name__ == "__main__":
-    main()

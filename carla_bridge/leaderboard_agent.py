@@ -267,7 +267,7 @@ class PlannerProcess:
         checkout = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         python = os.environ.get("WAMDIFF2_PYTHON") or os.path.join(checkout, ".venv", "bin", "python")
         command = [
-            python, "-m", "carla_bridge.agent_server", "--checkpoint", checkpoint, "--port", "0",
+            python, "-m", "carla_bridge.agent_command", "--checkpoint", checkpoint, "--port", "0",
             "--with-parent", str(os.getpid()), "--device", os.environ.get("WAMDIFF2_DEVICE") or "cpu",
             *shlex.split(os.environ.get("WAMDIFF2_AGENT_OPTIONS", "")),
         ]
