@@ -401,6 +401,8 @@ def copy_tree(target: Path) -> Path:
             shutil.copy2(ROOT / name, tree / name)
     if (ROOT.parent / "shared").is_dir():
         (target / "shared").symlink_to(ROOT.parent / "shared")
+    if (ROOT / ".venv38").is_dir():  # it holds nothing of this package
+        (tree / ".venv38").symlink_to(ROOT / ".venv38")
     return tree
 
 

@@ -93,6 +93,19 @@ def test_what_is_in_the_way_is_what_the_swept_band_touches(
             assert len(found) == 0
 
 
+@pytest.mark.parametrize(("inside_m", "seen_bodies"), [(0.1, 1), (-0.1, 0)])
+@pytest.mark.parametrize("side", [-1, 1])
+def test_a_body_beside_the_way_counts_when_its_flank_reaches_in(side: int, inside_m: float, seen_bodies: int) -> None:
+    arc = np.arange(0.0, 60.0, 1.0)
+    points = np.stack([arc, np.zeros(60), np.ones(60), np.zeros(60)], axis=1)[None]
+    middle = HALF_M[1] + BESIDE_M + 0.9 - inside_m
+    beside = bodies_of([(20.0, side * middle, 0.0, 2.3, 0.9)])
+    seen = bodies_ahead(
+        np.array([1]), np.zeros(1), np.array([HALF_M]), points, (arc - HALF_M[0])[None], np.array([50.0]), beside
+    )
+    assert len(seen.body) == seen_bodies
+
+
 @given(gap=st.floats(0.0, 40.0), length=st.floats(0.3, 6.0), speed=st.floats(0.0, 15.0))
 def test_gap_to_a_vehicle_straight_ahead_is_exact(gap: float, length: float, speed: float) -> None:
     arc = np.arange(0.0, 60.0, 1.0)
