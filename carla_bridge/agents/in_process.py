@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,8 @@ from wamdiff2_core.planner import Planner
 from wamdiff2_core.types import Observation, Plan, Waypoints
 
 
-class InProcessAgent:
-    """Base of agents whose answer is one call, and which therefore always answer.
+class InProcessAgent(ABC):
+    """Base of agents whose answer is one call in this process.
 
     Attributes:
         name, needs: see `Agent`.
@@ -24,31 +25,31 @@ class InProcessAgent:
     def __init__(self, name: str, needs: Needs) -> None:
         self.name, self.needs = name, needs
 
-    def start(self, route: RoutePlan, carla_map: Any) -> None:
+    def start(self, route: RoutePlan, carla_map: Any) -> None:  # noqa: B027 (most have nothing to do)
         """Nothing to begin."""
 
-    def watch(self, frame: Frame) -> None:
+    def watch(self, frame: Frame) -> None:  # noqa: B027 (most have nothing to do)
         """Steps between plans do not matter."""
 
     def act(self, view: View) -> Answer | None:
         """The plan of `plan`, timed."""
         began_ns = time.perf_counter_ns()
         plan = self.plan(view)
-        return Answer(plan, time.perf_counter_ns() - began_ns)
+        return None if plan is None else Answer(plan, time.perf_counter_ns() - began_ns)
 
-    def plan(self, view: View) -> Plan:
-        """The plan for a moment."""
-        raise NotImplementedError
+    @abstractmethod
+    def plan(self, view: View) -> Plan | None:
+        """The plan for a moment, or None for no answer."""
 
     def silence(self) -> str:
-        """Nothing: it always answers."""
+        """Nothing: who answers in the same call is never waited for."""
         return ""
 
     def fault(self) -> str:
         """Nothing: there is no other process."""
         return ""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 (most have nothing to do)
         """Nothing is held."""
 
 
@@ -109,6 +110,5 @@ class NoPlanner(InProcessAgent):
     def __init__(self) -> None:
         super().__init__("none", Needs())
 
-    def act(self, view: View) -> Answer | None:
+    def plan(self, view: View) -> None:
         """No answer, ever."""
-        return None

@@ -6,6 +6,7 @@ In the two-way forms the only way round is the oncoming lane, and oncoming traff
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from typing import ClassVar
 
 from carla_bridge.scenarios.behaviours import Flow, LineDriver
@@ -44,9 +45,9 @@ class LaneObstacle(Scenario):
         if self.two_ways:
             self.last.opposite_lane("oncoming traffic")
 
+    @abstractmethod
     def block(self, place: Place) -> tuple[Place, Place]:
         """Put the obstacle from a place on; the places of its beginning and its end."""
-        raise NotImplementedError
 
     def script(self) -> Script:
         """Wait until the ego vehicle is past the end; meanwhile, let traffic come the other way."""

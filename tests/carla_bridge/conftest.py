@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +13,9 @@ import pytest
 if TYPE_CHECKING:
     from carla_bridge.server.renderer import Renderer
     from carla_bridge.server.town import Town
+    from wamdiff2_core.types import Pose2D
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="session")
@@ -25,6 +30,29 @@ def server_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     with ManagedProcess("embedded server", command, log) as process:
         wait_for_port(port, process.alive, 60.0)
         yield port
+
+
+@pytest.fixture(scope="session")
+def demo_start(server_port: int) -> Pose2D:
+    """Where the first route of the demonstration begins, on the server's own map."""
+    import carla
+
+    from carla_bridge.route_file import load_routes
+    from carla_bridge.route_planner import RoutePlanner
+
+    client = carla.Client("127.0.0.1", server_port)
+    client.set_timeout(20.0)
+    routes = load_routes(ROOT / "carla_bridge" / "routes" / "demo.xml")
+    return RoutePlanner(client.get_world().get_map()).plan(routes[0]).start
+
+
+@pytest.fixture(scope="session")
+def python38() -> Path:
+    """A Python 3.8 with the CARLA 0.9.15 client."""
+    python = ROOT / ".venv38" / "bin" / "python"
+    if not os.access(python, os.X_OK):
+        pytest.skip("needs .venv38: run tools/setup.sh py38, which needs a Python 3.8")
+    return python
 
 
 @pytest.fixture(scope="session")

@@ -34,23 +34,16 @@ FRONT = CameraMount(CameraSpec(), 5)
 TALL = CameraMount(CameraSpec(name="display", width_px=64, height_px=48, yaw_deg=90.0), 3)
 
 
-@pytest.fixture(scope="module")
-def start(server_port: int) -> Pose2D:
-    client = carla.Client("127.0.0.1", server_port)
-    client.set_timeout(20.0)
-    return RoutePlanner(client.get_world().get_map()).plan(load_routes(DEMO)[0]).start
-
-
 @pytest.fixture
-def simulation(server_port: int, start: Pose2D) -> Iterator[Simulation]:
-    with Simulation(port=server_port, ego_pose=start, cameras=[FRONT, TALL], timeout_s=20.0) as simulation:
+def simulation(server_port: int, demo_start: Pose2D) -> Iterator[Simulation]:
+    with Simulation(port=server_port, ego_pose=demo_start, cameras=[FRONT, TALL], timeout_s=20.0) as simulation:
         yield simulation
 
 
-def test_the_ego_stands_where_it_was_asked_to_with_y_to_the_left(simulation: Simulation, start: Pose2D) -> None:
+def test_the_ego_stands_where_it_was_asked_to_with_y_to_the_left(simulation: Simulation, demo_start: Pose2D) -> None:
     pose = simulation.tick().ego.map_from_base
-    assert (pose.x_m, pose.y_m) == pytest.approx((start.x_m, start.y_m), abs=0.05)
-    assert pose.yaw_rad == pytest.approx(start.yaw_rad, abs=1e-3)
+    assert (pose.x_m, pose.y_m) == pytest.approx((demo_start.x_m, demo_start.y_m), abs=0.05)
+    assert pose.yaw_rad == pytest.approx(demo_start.yaw_rad, abs=1e-3)
     vehicle = next(a for a in simulation.world.get_actors() if a.id == simulation.ego_id)
     assert vehicle.attributes["role_name"] == "hero"
     assert vehicle.get_location().y == pytest.approx(-pose.y_m, abs=1e-4)
@@ -104,9 +97,9 @@ def test_commanded_acceleration_is_what_happens(simulation: Simulation) -> None:
     assert (speeds[-1] - speeds[19]) / 1.0 == pytest.approx(1.5, abs=0.1)
 
 
-def test_gnss_moves_with_the_ego(simulation: Simulation, start: Pose2D) -> None:
+def test_gnss_moves_with_the_ego(simulation: Simulation, demo_start: Pose2D) -> None:
     first = simulation.tick()
-    simulation.place_ego(Pose2D(start.x_m, start.y_m + 100.0, start.yaw_rad))
+    simulation.place_ego(Pose2D(demo_start.x_m, demo_start.y_m + 100.0, demo_start.yaw_rad))
     second = simulation.tick()
     assert first.gnss is not None
     assert second.gnss is not None
@@ -114,8 +107,8 @@ def test_gnss_moves_with_the_ego(simulation: Simulation, start: Pose2D) -> None:
     assert moved_deg == pytest.approx(100.0 / 111_320.0, rel=0.02)  # +y is north
 
 
-def test_running_into_something_is_reported(server_port: int, start: Pose2D) -> None:
-    with Simulation(port=server_port, ego_pose=start, cameras=[], inertial=False, timeout_s=20.0) as simulation:
+def test_running_into_something_is_reported(server_port: int, demo_start: Pose2D) -> None:
+    with Simulation(port=server_port, ego_pose=demo_start, cameras=[], inertial=False, timeout_s=20.0) as simulation:
         contacts = []
         for _ in range(300):
             simulation.apply(VehicleCommand(-0.1, 3.0))  # to the right, off the road
@@ -126,32 +119,32 @@ def test_running_into_something_is_reported(server_port: int, start: Pose2D) -> 
     assert contacts[0].impulse_ns > 0.0
 
 
-def test_placing_the_ego_gives_pose_and_speed(simulation: Simulation, start: Pose2D) -> None:
-    simulation.place_ego(start, 6.0)
+def test_placing_the_ego_gives_pose_and_speed(simulation: Simulation, demo_start: Pose2D) -> None:
+    simulation.place_ego(demo_start, 6.0)
     ego = simulation.tick().ego
     assert ego.speed_mps == pytest.approx(6.0, abs=0.3)
-    ahead = np.array([ego.map_from_base.x_m - start.x_m, ego.map_from_base.y_m - start.y_m])
-    assert ahead @ [math.cos(start.yaw_rad), math.sin(start.yaw_rad)] == pytest.approx(0.3, abs=0.05)
+    ahead = np.array([ego.map_from_base.x_m - demo_start.x_m, ego.map_from_base.y_m - demo_start.y_m])
+    assert ahead @ [math.cos(demo_start.yaw_rad), math.sin(demo_start.yaw_rad)] == pytest.approx(0.3, abs=0.05)
 
 
-def test_a_yawed_camera_looks_left(server_port: int, start: Pose2D) -> None:
+def test_a_yawed_camera_looks_left(server_port: int, demo_start: Pose2D) -> None:
     # Left of a right-hand lane lies the road's middle and the other lane, right of it the kerb: the pictures differ,
     # and the left one is what a car turned left by 90 degrees sees ahead from the same spot.
     left = CameraMount(CameraSpec(name="left", x_m=0.0, yaw_deg=90.0, width_px=128, height_px=64), 1)
     ahead = CameraMount(CameraSpec(name="ahead", x_m=0.0, width_px=128, height_px=64), 1)
-    with Simulation(port=server_port, ego_pose=start, cameras=[left, ahead], timeout_s=20.0) as simulation:
+    with Simulation(port=server_port, ego_pose=demo_start, cameras=[left, ahead], timeout_s=20.0) as simulation:
         looked_left = simulation.tick().images["left"].rgb.astype(int)
-        simulation.place_ego(Pose2D(start.x_m, start.y_m, start.yaw_rad + math.pi / 2))
+        simulation.place_ego(Pose2D(demo_start.x_m, demo_start.y_m, demo_start.yaw_rad + math.pi / 2))
         turned = simulation.tick().images
     same = np.abs(looked_left - turned["ahead"].rgb).mean()
     other = np.abs(looked_left - turned["left"].rgb).mean()
     assert same < 0.2 * other
 
 
-def test_leaving_destroys_the_actors_and_restores_the_settings(server_port: int, start: Pose2D) -> None:
+def test_leaving_destroys_the_actors_and_restores_the_settings(server_port: int, demo_start: Pose2D) -> None:
     client = carla.Client("127.0.0.1", server_port)
     client.set_timeout(20.0)
-    with Simulation(port=server_port, ego_pose=start, timeout_s=20.0) as simulation:
+    with Simulation(port=server_port, ego_pose=demo_start, timeout_s=20.0) as simulation:
         assert client.get_world().get_settings().synchronous_mode
         ids = {simulation.ego_id}
     world = client.get_world()
@@ -161,9 +154,9 @@ def test_leaving_destroys_the_actors_and_restores_the_settings(server_port: int,
     assert kinds == []
 
 
-def test_an_unknown_town_is_a_user_error(server_port: int, start: Pose2D) -> None:
+def test_an_unknown_town_is_a_user_error(server_port: int, demo_start: Pose2D) -> None:
     with pytest.raises(UserError, match="Wamtown01"):
-        Simulation(port=server_port, ego_pose=start, town="Town99", timeout_s=20.0)
+        Simulation(port=server_port, ego_pose=demo_start, town="Town99", timeout_s=20.0)
 
 
 def test_no_server_is_an_infrastructure_error() -> None:
@@ -171,9 +164,9 @@ def test_no_server_is_an_infrastructure_error() -> None:
         Simulation(port=free_ports(2), ego_pose=Pose2D(0.0, 0.0, 0.0), timeout_s=1.0)
 
 
-def test_the_expert_drives_a_demo_route_within_a_metre(server_port: int, start: Pose2D) -> None:
+def test_the_expert_drives_a_demo_route_within_a_metre(server_port: int, demo_start: Pose2D) -> None:
     with Simulation(
-        port=server_port, ego_pose=start, cameras=[CameraMount(CameraSpec(width_px=64, height_px=32), 5)],
+        port=server_port, ego_pose=demo_start, cameras=[CameraMount(CameraSpec(width_px=64, height_px=32), 5)],
         inertial=False, timeout_s=20.0,
     ) as simulation:
         route = RoutePlanner(simulation.map).plan(load_routes(DEMO)[0])
@@ -203,9 +196,9 @@ def own_server(tmp_path: Path) -> Iterator[tuple[ManagedProcess, int]]:
         yield process, port
 
 
-def test_a_foreign_server_that_dies_ends_in_an_infrastructure_error(own_server, start: Pose2D) -> None:
+def test_a_foreign_server_that_dies_ends_in_an_infrastructure_error(own_server, demo_start: Pose2D) -> None:
     process, port = own_server
-    simulation = Simulation(port=port, ego_pose=start, cameras=[], inertial=False, timeout_s=3.0)
+    simulation = Simulation(port=port, ego_pose=demo_start, cameras=[], inertial=False, timeout_s=3.0)
     try:
         process.stop()
         with pytest.raises(InfrastructureError):
@@ -214,9 +207,9 @@ def test_a_foreign_server_that_dies_ends_in_an_infrastructure_error(own_server, 
         simulation.close()
 
 
-def test_the_end_of_a_server_of_ones_own_is_noticed_within_two_seconds(own_server, start: Pose2D) -> None:
+def test_the_end_of_a_server_of_ones_own_is_noticed_within_two_seconds(own_server, demo_start: Pose2D) -> None:
     process, port = own_server
-    with Simulation(port=port, ego_pose=start, fault=process.fault) as simulation:
+    with Simulation(port=port, ego_pose=demo_start, fault=process.fault) as simulation:
         os.kill(process.pid, signal.SIGSTOP)
         killer = threading.Timer(0.3, os.kill, (process.pid, signal.SIGKILL))
         killer.start()
@@ -226,18 +219,18 @@ def test_the_end_of_a_server_of_ones_own_is_noticed_within_two_seconds(own_serve
     assert 0.3 <= time.monotonic() - began < 2.0  # leaving the world behind is part of it
 
 
-def test_a_server_of_ones_own_that_has_ended_is_not_connected_to(own_server, start: Pose2D) -> None:
+def test_a_server_of_ones_own_that_has_ended_is_not_connected_to(own_server, demo_start: Pose2D) -> None:
     process, port = own_server
     process.stop()
     began = time.monotonic()
     with pytest.raises(InfrastructureError, match=r"^embedded server ended with exit code 0$"):
-        Simulation(port=port, ego_pose=start, fault=process.fault)
+        Simulation(port=port, ego_pose=demo_start, fault=process.fault)
     assert time.monotonic() - began < 2.0
 
 
-def test_a_server_that_lives_and_does_not_answer_gets_the_whole_time_out(own_server, start: Pose2D) -> None:
+def test_a_server_that_lives_and_does_not_answer_gets_the_whole_time_out(own_server, demo_start: Pose2D) -> None:
     process, port = own_server
-    with Simulation(port=port, ego_pose=start, cameras=[], inertial=False, timeout_s=3.0,
+    with Simulation(port=port, ego_pose=demo_start, cameras=[], inertial=False, timeout_s=3.0,
                     fault=process.fault) as simulation:
         os.kill(process.pid, signal.SIGSTOP)
         began = time.monotonic()

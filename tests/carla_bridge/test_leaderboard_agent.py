@@ -28,15 +28,6 @@ TICKS = 140
 
 
 @pytest.fixture(scope="module")
-def python38() -> Path:
-    """A Python 3.8 with the CARLA 0.9.15 client."""
-    python = ROOT / ".venv38" / "bin" / "python"
-    if not os.access(python, os.X_OK):
-        pytest.skip("needs .venv38: run tools/setup.sh py38, which needs a Python 3.8")
-    return python
-
-
-@pytest.fixture(scope="module")
 def save_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("save path")
 

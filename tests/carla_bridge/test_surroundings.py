@@ -12,8 +12,6 @@ import pytest
 carla = pytest.importorskip("carla", reason="needs the carla client library")
 
 from carla_bridge.client import Simulation  # noqa: E402
-from carla_bridge.route_file import load_routes  # noqa: E402
-from carla_bridge.route_planner import RoutePlanner  # noqa: E402
 from wamdiff2_core.frames import inverse, transform_points  # noqa: E402
 from wamdiff2_core.types import Pose2D, VehicleCommand  # noqa: E402
 
@@ -21,16 +19,9 @@ pytestmark = pytest.mark.carla
 DEMO = Path(__file__).resolve().parents[2] / "carla_bridge" / "routes" / "demo.xml"
 
 
-@pytest.fixture(scope="module")
-def start(server_port: int) -> Pose2D:
-    client = carla.Client("127.0.0.1", server_port)
-    client.set_timeout(20.0)
-    return RoutePlanner(client.get_world().get_map()).plan(load_routes(DEMO)[0]).start
-
-
 @pytest.fixture
-def simulation(server_port: int, start: Pose2D) -> Iterator[Simulation]:
-    with Simulation(port=server_port, ego_pose=start, cameras=[], inertial=False, timeout_s=20.0) as simulation:
+def simulation(server_port: int, demo_start: Pose2D) -> Iterator[Simulation]:
+    with Simulation(port=server_port, ego_pose=demo_start, cameras=[], inertial=False, timeout_s=20.0) as simulation:
         yield simulation
 
 

@@ -24,15 +24,6 @@ SHIPPED = ROOT / "carla_bridge" / "server" / "towns" / "Wamtown01.xodr"
 
 
 @pytest.fixture(scope="module")
-def python38() -> Path:
-    """A Python 3.8 with the CARLA 0.9.15 client."""
-    python = ROOT / ".venv38" / "bin" / "python"
-    if not os.access(python, os.X_OK):
-        pytest.skip("needs .venv38: run tools/setup.sh py38, which needs a Python 3.8")
-    return python
-
-
-@pytest.fixture(scope="module")
 def run(python38: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], dict[str, Any]]]:
     """Runs a client script against a server of the 0.9.15 dialect; gives what it printed last, as JSON."""
     maps = tmp_path_factory.mktemp("my maps")

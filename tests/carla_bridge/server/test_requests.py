@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from carla_bridge.server.dialect import DIALECTS
-from carla_bridge.server.handlers import all_methods, refused
-from carla_bridge.server.rpc import answer
+from carla_bridge.server.handlers import refused
 from carla_bridge.server.scene import BoxKind, StaticBox
 from carla_bridge.server.world import World
+from tests.carla_bridge.server.rpc_calls import METHODS, call, value
 
-METHODS = all_methods()
 CAR, WALKER, PROP = ([0, name, []] for name in (
     "vehicle.lincoln.mkz_2020", "walker.pedestrian.0001", "static.prop.container",
 ))  # fmt: skip
@@ -28,18 +27,6 @@ def pose(x: float = 0.0, y: float = 0.0, z: float = 0.0, yaw: float = 0.0) -> li
 @pytest.fixture
 def world(make_world: Callable[..., World]) -> World:
     return make_world()
-
-
-def call(world: World, name: str, *arguments: Any) -> Any:
-    error, result = answer(METHODS, world, name, list(arguments))
-    assert error is None, error
-    return result
-
-
-def value(world: World, name: str, *arguments: Any) -> Any:
-    ((ok, result),) = call(world, name, *arguments)
-    assert ok == 1, result
-    return result
 
 
 def done(world: World, name: str, *arguments: Any) -> None:

@@ -13,12 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from carla_bridge.server.doorkeeper import Doorkeeper
-from carla_bridge.server.handlers import all_methods
 from carla_bridge.server.poses import Pose
 from carla_bridge.server.rpc import RpcConnection, answer
 from carla_bridge.server.world import World
+from tests.carla_bridge.server.rpc_calls import METHODS, call, value
 
-METHODS = all_methods()
 POSE = [[0.0, 0.0, 0.5], [0.0, 0.0, 0.0]]
 CAR = [0, "vehicle.lincoln.mkz_2020", []]
 
@@ -26,18 +25,6 @@ CAR = [0, "vehicle.lincoln.mkz_2020", []]
 @pytest.fixture
 def world(make_world: Callable[..., World]) -> World:
     return make_world()
-
-
-def call(world: World, name: str, *arguments: Any) -> Any:
-    error, result = answer(METHODS, world, name, list(arguments))
-    assert error is None, error
-    return result
-
-
-def value(world: World, name: str, *arguments: Any) -> Any:
-    ((ok, result),) = call(world, name, *arguments)
-    assert ok == 1, result
-    return result
 
 
 class FakeTransport(asyncio.Transport):
