@@ -211,6 +211,11 @@ class RouteRecord:
         return self.status in REACHED
 
     @property
+    def scenario_type(self) -> str:
+        """Type of the route's first scenario, such as `ParkingCutIn`; empty without one."""
+        return self.scenario_name.rpartition("_")[0] or self.scenario_name
+
+    @property
     def success(self) -> bool:
         """Bench2Drive's success: goal reached, and no entry other than minimum speed."""
         return self.reached and all(entry.kind == InfractionKind.MIN_SPEED for entry in self.infractions)

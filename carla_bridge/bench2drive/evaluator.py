@@ -103,13 +103,13 @@ class Bench2DriveRun:
         config = self._config
         numbers = Counter(attempt["route_id"] for attempt in attempts)
         done = {attempt["route_id"] for attempt in attempts if not _spoilt(attempt, config.retries)}
-        waiting = deque(route for route in config.routes if route[0] not in done)
+        waiting = deque(route_id for route_id, _ in config.routes if route_id not in done)
         self._console.print(f"{len(config.routes)} routes, {len(done)} done before, {config.workers} at a time")
         running: list[Attempt] = []
         try:
             while waiting or running:
                 while waiting and len(running) < config.workers:
-                    route_id, _ = waiting.popleft()
+                    route_id = waiting.popleft()
                     folder = self._out / "attempts" / f"{route_id}-{numbers[route_id] + 1}"
                     running.append(Attempt(route_id, config.options, folder, self._out / AGENT))
                 for attempt in list(running):
@@ -122,7 +122,7 @@ class Bench2DriveRun:
                     journal.append(item)
                     attempts.append(item)
                     if _spoilt(item, config.retries):
-                        waiting.append(next(route for route in config.routes if route[0] == attempt.route_id))
+                        waiting.append(attempt.route_id)
                 time.sleep(POLL_S)
         finally:
             for attempt in running:

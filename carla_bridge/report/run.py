@@ -17,7 +17,7 @@ from carla_bridge.leaderboard_record import EMBEDDED_WORLD, ROUTES_ONLY_WORLD, R
 from carla_bridge.results import RESULTS_NAME, TRAJECTORY_NAME, DriveResults, NotDriven, RouteResult
 from carla_bridge.score.abilities import ABILITIES
 from carla_bridge.score.bench2drive import score_records
-from carla_bridge.score.figures import Bench2DriveScore, Bounds
+from carla_bridge.score.figures import Bench2DriveScore, Bounds, mean_if_all
 from carla_bridge.score.route_sets import RouteFacts, RouteSet, shipped_sets
 from carla_bridge.score.sources import FoundRecord, read_sources
 from wamdiff2_core.errors import UserError
@@ -123,11 +123,12 @@ class Figures:
             if ability.routes:
                 same = [score.abilities[name] for score in scores]
                 abilities[name] = Ability(
-                    _mean([one.value for one in same]), _mean_bounds([one.bounds for one in same]),
+                    mean_if_all([one.value for one in same]), _mean_bounds([one.bounds for one in same]),
                     sum(one.successes for one in same) / len(same), ability.routes,
                 )
         return cls(
-            _mean([score.driving_score for score in scores]), _mean([score.success_rate for score in scores]),
+            mean_if_all([score.driving_score for score in scores]),
+            mean_if_all([score.success_rate for score in scores]),
             _mean_bounds([score.driving_score_bounds for score in scores]),
             _mean_bounds([score.success_rate_bounds for score in scores]),
             abilities, first.routes_expected,
@@ -216,7 +217,7 @@ def load_run(folder: Path) -> Run:
     if sources is None or not sources.records:
         raise UserError("run folder", f"{RESULTS_NAME} of a drive, or result files of an evaluator", str(folder))
     entries = tuple(
-        Entry(record.route_id, record.repetition, record.town, _scenario_type(record.scenario_name), record)
+        Entry(record.route_id, record.repetition, record.town, record.scenario_type, record)
         for record in (found.record for found in sources.records)
     )
     ids = {entry.route_id for entry in entries}
@@ -253,15 +254,6 @@ def _is_leaderboard(path: Path) -> bool:
         return "_checkpoint" in json.loads(path.read_text())
     except ValueError:
         return False
-
-
-def _scenario_type(name: str) -> str:
-    return name.rpartition("_")[0] or name
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known and len(known) == len(values) else None
 
 
 def _mean_bounds(bounds: Sequence[Bounds]) -> Bounds:

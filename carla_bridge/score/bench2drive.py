@@ -9,6 +9,7 @@ same records stands apart, named as such. Definitions and deviations: docs/scori
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,14 @@ from carla_bridge.leaderboard_results import EMBEDDED_WORLD, ROUTES_ONLY_WORLD, 
 from carla_bridge.score.abilities import ABILITIES, TRAFFIC_SIGNS
 from carla_bridge.score.checks import RouteState, check_records, mismatch, route_states, success_bounds
 from carla_bridge.score.efficiency import mean_bounds, route_efficiency
-from carla_bridge.score.figures import AbilityScore, Bench2DriveScore, Bounds, ComfortScore, UpstreamFigures
+from carla_bridge.score.figures import (
+    AbilityScore,
+    Bench2DriveScore,
+    Bounds,
+    ComfortScore,
+    UpstreamFigures,
+    mean_if_all,
+)
 from carla_bridge.score.problems import Problem, ProblemKind, counted, listing, printable
 from carla_bridge.score.route_sets import DEFAULT_SET, RouteSet, load_route_set
 from carla_bridge.score.sources import FoundRecord, read_sources
@@ -120,7 +128,7 @@ def score_records(
         routes_scored=sum(bool(state.records) for state in states),
         routes_expected=expected,
         abilities=abilities,
-        ability_mean=_mean([ability.value for ability in present]),
+        ability_mean=mean_if_all([ability.value for ability in present]),
         driving_score_bounds=(
             sum(state.score_bounds[0] for state in states) / expected,
             sum(state.score_bounds[1] for state in states) / expected,
@@ -131,7 +139,7 @@ def score_records(
             sum(ability.bounds[0] for ability in present) / max(len(present), 1),
             sum(ability.bounds[1] for ability in present) / max(len(present), 1),
         ),
-        comfort=comfort if headline or comfort is None else _withheld(comfort),
+        comfort=comfort if headline or comfort is None else replace(comfort, as_coded=None, corrected=None),
         as_coded=_upstream(states, means, signs) if blocking <= {ProblemKind.MISSING} else None,
         problems=tuple(all_problems),
         missing_routes=tuple(state.route_id for state in states if not state.records),
@@ -151,11 +159,6 @@ def _label(records: Sequence[RouteRecord], routes: RouteSet) -> str:
         named = printable(" and ".join(sorted(worlds - {""})))
         return f"CARLA, {named}" if worlds == {ROUTES_ONLY_WORLD} else f"world {named}"
     return routes.label or f"routes of {routes.name}"
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known and len(known) == len(values) else None
 
 
 def _sign_bounds(state: RouteState, rule: JunctionRule | None) -> tuple[bool, bool]:
@@ -237,7 +240,7 @@ def _upstream(
         sum(record.score_composed for record in records) / UPSTREAM_ROUTES,
         sum(record.success for record in records) / UPSTREAM_ROUTES,
         abilities,
-        _mean(list(abilities.values())),
+        mean_if_all(list(abilities.values())),
         sum(means) / len(means) if means else None,
     )
 
@@ -280,9 +283,3 @@ def _comfort(states: Sequence[RouteState], metrics: Path | None) -> tuple[Comfor
         len(figures),
         CORRECTION,
     ), problems
-
-
-def _withheld(comfort: ComfortScore) -> ComfortScore:
-    return ComfortScore(
-        None, None, comfort.as_coded_bounds, comfort.corrected_bounds, comfort.routes, comfort.why
-    )

@@ -67,8 +67,9 @@ def mismatch(record: RouteRecord) -> str:
     value, tolerance = again
     if not abs(value - record.score_composed) <= tolerance:
         return f"{record.score_composed:g} written, {value:g} from its infractions"
-    if not abs(record.score_route * record.score_penalty - record.score_composed) <= tolerance + 1e-4:
-        return f"{record.score_composed:g} written, {record.score_route * record.score_penalty:g} from its penalty"
+    product = max(record.score_route * record.score_penalty, 0.0)
+    if not abs(product - record.score_composed) <= tolerance + 1e-4:
+        return f"{record.score_composed:g} written, {product:g} from its penalty"
     return ""
 
 
@@ -84,9 +85,8 @@ def route_states(records: Iterable[FoundRecord], routes: RouteSet) -> list[Route
 
 def other_route(record: RouteRecord, facts: RouteFacts) -> str:
     """What in a record belongs to another route than the one with its id, or an empty text."""
-    scenario = record.scenario_name.rpartition("_")[0] or record.scenario_name
-    if scenario and facts.scenario_type and scenario != facts.scenario_type:
-        return f"scenario {scenario}, expected {facts.scenario_type}"
+    if record.scenario_type and facts.scenario_type and record.scenario_type != facts.scenario_type:
+        return f"scenario {record.scenario_type}, expected {facts.scenario_type}"
     if record.town and record.town != facts.town:
         return f"town {record.town}, expected {facts.town}"
     return ""

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from carla_bridge.score.problems import Problem
 
 Bounds = tuple[float, float]
+
+
+def mean_if_all(values: Sequence[float | None]) -> float | None:
+    """The mean; None when one of the values is, or there are none."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
 
 
 @dataclass(frozen=True)

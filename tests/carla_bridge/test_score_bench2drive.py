@@ -255,6 +255,14 @@ def test_records_at_odds_with_themselves_forbid_the_headline():
     assert "Completed at 50 %" in message(scored(contradiction, drive("2"), drive("3")), ProblemKind.MISMATCH)
 
 
+def test_more_metres_off_the_lanes_than_driven_score_0_without_contradiction():
+    worst = drive("1", 50.0, [Infraction.outside_lanes(130.0, 100.0)])
+    assert (worst.score_penalty, worst.score_composed) == (-0.3, 0.0)
+    score = scored(worst, drive("2"), drive("3"))
+    assert score.mismatches == 0
+    assert score.driving_score == pytest.approx(200 / 3)
+
+
 def test_routes_outside_of_the_set_forbid_the_headline():
     score = scored(drive("1"), drive("2"), drive("3"), drive("9"))
     assert score.driving_score is None
