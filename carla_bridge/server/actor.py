@@ -101,6 +101,12 @@ class Actor:
             self.velocity, self.acceleration = self.parent.velocity, self.parent.acceleration
             self.angular_velocity = self.parent.angular_velocity
 
+    def let_go(self) -> None:
+        """Lose the parent, and stay where it was last."""
+        self.parent = None
+        self.velocity, self.acceleration, self.angular_velocity = ZERO, ZERO, ZERO
+        self.place(self.pose)
+
     def set_velocity(self, velocity: Vector) -> None:
         """Set the world-axes velocity; what has no motion of its own does not keep it."""
 

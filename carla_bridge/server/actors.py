@@ -89,6 +89,10 @@ class Sensor(Actor):
         """Make the next tick due, as at the start of a new subscription."""
         self._due_s = -math.inf
 
+    def jitter(self, name: str) -> float:
+        """A draw of noise around 0 whose standard deviation is a numeric attribute; 0 for a negative one."""
+        return float(self.noise.normal(0.0, max(0.0, self.setting(name))))
+
     def setting(self, name: str) -> float:
         """A numeric attribute; 0 when it is missing or unreadable."""
         try:

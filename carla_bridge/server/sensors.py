@@ -72,9 +72,9 @@ def imu_body(sensor: Sensor) -> bytes:
     c, s = math.cos(math.radians(carrier.pose.yaw)), math.sin(math.radians(carrier.pose.yaw))
     rates = sensor_from_world @ (c * roll_rate - s * pitch_rate, s * roll_rate + c * pitch_rate, rate)
     for i, axis in enumerate("xyz"):
-        force[i] += sensor.noise.normal(0.0, sensor.setting(f"noise_accel_stddev_{axis}"))
+        force[i] += sensor.jitter(f"noise_accel_stddev_{axis}")
         rates[i] += sensor.setting(f"noise_gyro_bias_{axis}")
-        rates[i] += sensor.noise.normal(0.0, sensor.setting(f"noise_gyro_stddev_{axis}"))
+        rates[i] += sensor.jitter(f"noise_gyro_stddev_{axis}")
     compass = math.radians(sensor.pose.yaw + 90.0) % (2 * math.pi)
     return msgpack.packb([force.tolist(), rates.tolist(), compass])
 
@@ -84,7 +84,7 @@ def gnss_body(sensor: Sensor, reference: GeoReference) -> bytes:
     fix = list(reference.geodetic(sensor.pose.location))
     for i, axis in enumerate(("lat", "lon", "alt")):
         fix[i] += sensor.setting(f"noise_{axis}_bias")
-        fix[i] += sensor.noise.normal(0.0, sensor.setting(f"noise_{axis}_stddev"))
+        fix[i] += sensor.jitter(f"noise_{axis}_stddev")
     return msgpack.packb(fix)
 
 

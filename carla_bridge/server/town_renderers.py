@@ -67,15 +67,16 @@ class TownRenderers:
 
     def __init__(self, make_renderer: Callable[[TownLike], RendererLike]) -> None:
         self._make_renderer = make_renderer
-        self._by_opendrive: dict[str, Future[RendererLike]] = {}
+        self._known: dict[tuple[str, str], Future[RendererLike]] = {}  # scenery depends on the name, too
         self._current: Future[RendererLike] | None = None
 
     def enter(self, town: TownLike) -> None:
         """Make a town the present one; its renderer is built in the background where it is not at hand."""
-        if town.opendrive not in self._by_opendrive:
-            self._by_opendrive = dict(list(self._by_opendrive.items())[1 - KEPT_RENDERERS :])
-            self._by_opendrive[town.opendrive] = _in_background(lambda: self._make_renderer(town))
-        self._current = self._by_opendrive[town.opendrive]
+        key = town.name, town.opendrive
+        if key not in self._known:
+            self._known = dict(list(self._known.items())[1 - KEPT_RENDERERS :])
+            self._known[key] = _in_background(lambda: self._make_renderer(town))
+        self._current = self._known[key]
 
     def current(self) -> RendererLike:
         """Renderer of the present town; waits for it."""

@@ -74,7 +74,7 @@ class Walker(Actor):
         blow = math.hypot(dvx_mps, dvy_mps)
         if not self.down:
             carried = (self.velocity[0] + dvx_mps) * dvx_mps + (self.velocity[1] + dvy_mps) * dvy_mps
-            if carried < KNOCK_DOWN_MPS * blow:
+            if carried <= KNOCK_DOWN_MPS * blow:  # as is a blow from above, which is none in the plane
                 return
             self.down, self.grounded = True, False
             self.fall_mps = LIFT * blow

@@ -211,7 +211,7 @@ class World:
         self._bury(actor)
         for other in self.actors.values():
             if other.parent is actor:
-                other.parent = None
+                other.let_go()
         self.physics.contacts.forget(actor_id)
         return True
 

@@ -242,6 +242,16 @@ def test_walker_hit_is_thrown_and_gets_up_after_a_while() -> None:
     assert (walker.pose.z, walker.pose.pitch) == pytest.approx((0.93, 0.0))
 
 
+@pytest.mark.parametrize("simulated", [True, False])
+def test_blow_without_a_part_in_the_plane_knocks_nobody_down(simulated: bool) -> None:
+    stage = Stage()
+    walker = stage.add(WALKER, 10.0)
+    assert isinstance(walker, Walker)
+    walker.simulated = simulated
+    walker.kick(0.0, 0.0, 1.0)
+    assert not walker.down
+
+
 def test_walker_who_is_not_invincible_stays_down() -> None:
     stage = Stage()
     car, walker = stage.car(0.0, speed=8.0), stage.add(WALKER, 6.0, is_invincible="false")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import msgpack
 import numpy as np
@@ -15,6 +16,7 @@ from carla_bridge.server.arguments import RpcError
 from carla_bridge.server.motion import Pedals
 from carla_bridge.server.poses import Pose
 from carla_bridge.server.scene import BoxKind, Lamp, StaticBox
+from carla_bridge.server.town_renderers import TownRenderers
 from carla_bridge.server.weather import CLEAR_NOON, Weather
 from carla_bridge.server.world import World
 
@@ -354,3 +356,39 @@ def test_every_destroyed_id_is_known_for_ever_but_few_are_kept_whole(make_world:
     assert [world.actor_or_tombstone(i).type_id for i in ids[:2]] == ["vehicle.audi.tt", MKZ]
     assert all(not world.destroy(i) for i in ids)
     assert len({id(world.actor_or_tombstone(i)) for i in ids}) < 300
+
+
+def test_same_roads_under_another_name_get_a_renderer_of_their_own() -> None:
+    renderers = TownRenderers(lambda town: object())  # type: ignore[arg-type,return-value]
+    seen = []
+    for name in ("One", "Two", "One"):
+        renderers.enter(SimpleNamespace(name=name, opendrive="<OpenDRIVE/>"))  # type: ignore[arg-type]
+        seen.append(renderers.current())
+    assert seen[0] is seen[2] is not seen[1]
+
+
+def test_actor_whose_carrier_is_gone_stays_where_it_was_and_stands_still(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    car = spawn(world, MKZ, Pose(100.0, 50.0))
+    imu, trailer = listen(world, "sensor.other.imu", car.id), spawn(world, MKZ, Pose(-8.0), car.id)
+    car.set_velocity((10.0, 0.0, 0.0))
+    car.pedals = Pedals(brake=1.0)
+    run(world, 3)
+    place = trailer.pose.location
+    assert place == pytest.approx((car.pose.x - 8.0, 50.0, 0.0))
+    world.destroy(car.id)
+    run(world, 3)
+    assert trailer.pose.location == pytest.approx(place)
+    for actor in (imu, trailer):
+        assert (actor.velocity, actor.acceleration) == ((0.0, 0.0, 0.0), (0.0, 0.0, 0.0))
+
+
+def test_negative_noise_is_none_and_does_not_stop_the_world(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    car = spawn(world, MKZ, Pose())
+    imu = listen(world, "sensor.other.imu", car.id, noise_accel_stddev_x="-0.1", noise_gyro_stddev_z="-1")
+    gnss = listen(world, "sensor.other.gnss", car.id, noise_lat_stddev="-0.1")
+    run(world, 1)
+    force, rates, _ = msgpack.unpackb(world.hub.take(imu.stream_id)[-1][48:])
+    assert (force[0], rates[2]) == (0.0, 0.0)
+    assert len(world.hub.take(gnss.stream_id)) == 1
