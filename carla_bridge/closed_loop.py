@@ -40,6 +40,8 @@ def run_closed_loop(
     out: Annotated[Path | None, typer.Option(help="Run folder; the default is runs/drive-TIME.")] = None,
     carla: Annotated[str, typer.Option(help="HOST:PORT of a running server; none: the embedded one is started.")] = "",
     maps: Annotated[Path | None, typer.Option(help="Folder of .xodr files, for towns of the embedded server.")] = None,
+    vehicles: Annotated[int, typer.Option(min=0, help="Vehicles of background traffic.")] = 0,
+    walkers: Annotated[int, typer.Option(min=0, help="Walkers of background traffic, in the embedded world.")] = 0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the embedded world and of a random planner.")] = 0,
     device: Annotated[str, typer.Option(help="Torch device of the planner.")] = "cpu",
     plan_wait: Annotated[float, typer.Option(min=0.1, help="Wall-clock seconds to wait for a plan.")] = 5.0,
@@ -60,7 +62,7 @@ def run_closed_loop(
         raise UserError("arguments", "options, or -- --ros-args with ROS arguments", " ".join(context.args))
     config = DriveConfig(
         routes, AgentChoice.parse(planner, link), out or default_out(), LatencyMode.parse(latency), carla, seed, device,
-        Patience(wait_s=plan_wait), video, maps, tuple(context.args),
+        Patience(wait_s=plan_wait), video, maps, tuple(context.args), vehicles, walkers,
     )
     from carla_bridge.evaluation.evaluator import Evaluator
     from carla_bridge.evaluation.pool import LocalPool

@@ -99,4 +99,6 @@ def new_results(config: DriveConfig, routes_wanted: int) -> DriveResults:
         display_camera=config.display_camera,
         routes=(),
         routes_wanted=routes_wanted,
+        vehicles=config.vehicles,
+        walkers=config.walkers,
     )

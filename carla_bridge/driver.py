@@ -42,6 +42,8 @@ class DriveConfig:
         latency: when plans act.
         carla: `HOST:PORT` of a running server; empty starts the embedded one.
         maps: folder of OpenDRIVE files for the embedded server; None for its own towns only.
+        vehicles: how many of background traffic: all over the embedded town; near the route with `carla`.
+        walkers: how many of them the embedded town has.
         seed: of the embedded world and of a random planner.
         device: torch device of the planner.
         patience: how long plans are waited for over ROS.
@@ -60,8 +62,12 @@ class DriveConfig:
     video: bool = True
     maps: Path | None = None
     ros_arguments: tuple[str, ...] = ()
+    vehicles: int = 0
+    walkers: int = 0
 
     def __post_init__(self) -> None:
+        if self.walkers and self.carla:
+            raise UserError("walkers", "0 with --carla: only the embedded server has any of its own", self.walkers)
         if self.maps is not None and not self.maps.is_dir():
             raise UserError("maps", "a folder of .xodr files", str(self.maps))
         if self.ros_arguments and self.agent.link != "ros":
@@ -159,7 +165,9 @@ class Driver:
                            inertial=agent.needs.inertial, fault=self._server_fault, fresh=True) as simulation:
             simulation.set_weather(spec.weathers[0].values if spec.weathers else {})
             agent.start(route, simulation.map)
-            scenarios = ScenarioEngine(simulation, route, spec, self._planners[spec.town], config.seed)
+            # The embedded server has put its own.
+            background = config.vehicles if config.carla else 0
+            scenarios = ScenarioEngine(simulation, route, spec, self._planners[spec.town], config.seed, background)
             criteria = RouteCriteria(route, simulation.map, scenarios)
             run = RouteRun(setup, simulation, agent, criteria, recorder, scenarios, on_progress)
             result = run.drive()
@@ -177,7 +185,9 @@ class Driver:
         # Children come before rclpy where that is started here: its threads and a fork do not go together well.
         server = None
         if self._address is None:
-            server = self._stack.enter_context(ServerProcess(self._town, config.seed, logs / "server.log", config.maps))
+            server = self._stack.enter_context(ServerProcess(
+                self._town, config.seed, logs / "server.log", config.maps, config.vehicles, config.walkers
+            ))
             self._server_fault = server.fault
         self._agent = self._open_agent(logs / "planner.log")
         self._server: Address = self._address or server.wait()  # type: ignore[union-attr]

@@ -210,6 +210,7 @@ class DriveResults(Strict):
         repeats: how often each route was to be driven; `routes_wanted` counts all drives.
         not_driven: drives without a verdict; they are counted neither as successes nor as failures.
         spread: `driving_score`, `success_rate_pct` and `completion_pct` over the repeats, of the drives with a verdict.
+        vehicles, walkers: how many of background traffic were asked for.
         error: why the drive ended early, empty otherwise.
         schema: version of this schema.
     """
@@ -234,6 +235,8 @@ class DriveResults(Strict):
     repeats: int = 1
     not_driven: tuple[NotDriven, ...] = ()
     spread: dict[str, Spread] = field(default_factory=dict)
+    vehicles: int = 0
+    walkers: int = 0
     error: str = ""
     schema: int = SCHEMA
 

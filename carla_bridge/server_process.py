@@ -29,7 +29,9 @@ def parse_address(text: str) -> Address:
 class ServerProcess:
     """A server of its own; leaving the `with` block ends it. It starts at once, and `wait` returns when it serves."""
 
-    def __init__(self, town: str, seed: int, log_path: Path, maps: Path | None = None) -> None:
+    def __init__(
+        self, town: str, seed: int, log_path: Path, maps: Path | None = None, vehicles: int = 0, walkers: int = 0
+    ) -> None:
         """Start it, on ports of its own.
 
         Args:
@@ -37,12 +39,14 @@ class ServerProcess:
             seed: of the world's random choices.
             log_path: for its output.
             maps: folder of further towns' OpenDRIVE files.
+            vehicles, walkers: how many of background traffic.
         """
         self._town = town
         self._lease = lease_ports()
         self._port = self._lease.number
         command = [sys.executable, "-m", "carla_bridge.server", "--port", str(self._port), "--town", town,
-                   "--seed", str(seed), *(("--maps", str(maps)) if maps is not None else ())]
+                   "--seed", str(seed), "--vehicles", str(vehicles), "--walkers", str(walkers),
+                   *(("--maps", str(maps)) if maps is not None else ())]
         self._process = ManagedProcess("embedded server", command, log_path)
 
     def wait(self) -> Address:

@@ -54,6 +54,7 @@ class Task(Strict):
         plan_wait_s: wall-clock seconds to wait for a plan.
         video: whether to take pictures for people.
         maps: folder of OpenDRIVE files; empty without.
+        vehicles, walkers: how many of background traffic.
     """
 
     route_id: str
@@ -68,16 +69,17 @@ class Task(Strict):
     plan_wait_s: float
     video: bool
     maps: str
+    vehicles: int
+    walkers: int
 
     @classmethod
     def of(cls, job: Job, config: DriveConfig) -> Task:
         """The task of a job; each repeat has the next seed."""
-        latency = config.latency
         return cls(
             job.route_id, job.repeat, str(config.routes.resolve()), _planner_text(config.agent), config.agent.link,
-            f"{latency.fixed_ms:g}" if latency.kind == "fixed" else latency.kind, config.carla, config.device,
+            str(config.latency), config.carla, config.device,
             config.seed + job.repeat, config.patience.wait_s, config.video,
-            "" if config.maps is None else str(config.maps.resolve()),
+            "" if config.maps is None else str(config.maps.resolve()), config.vehicles, config.walkers,
         )
 
     def config(self, out: Path) -> DriveConfig:
@@ -85,7 +87,7 @@ class Task(Strict):
         return DriveConfig(
             Path(self.routes), AgentChoice.parse(self.planner, self.link), out, LatencyMode.parse(self.latency),
             self.carla, self.seed, self.device, Patience(wait_s=self.plan_wait_s), self.video,
-            Path(self.maps) if self.maps else None,
+            Path(self.maps) if self.maps else None, vehicles=self.vehicles, walkers=self.walkers,
         )
 
     def save(self, folder: Path) -> Path:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from carla_bridge.driver import DriveConfig
@@ -61,6 +62,8 @@ class Evaluation:
             "route_ids": [spec.id for spec in self.specs],
             "repeats": self.repeats,
             "seed": drive.seed,
+            "vehicles": drive.vehicles,
+            "walkers": drive.walkers,
             "planner": drive.agent.spec,
             "checkpoint": _checkpoint_hash(drive),
             "link": drive.agent.link,
@@ -68,6 +71,7 @@ class Evaluation:
             "latency": str(drive.latency),
             "plan_wait_s": drive.patience.wait_s,
             "server": drive.carla or "embedded",
+            "maps": _map_hashes(drive.maps, {spec.town for spec in self.specs}),
             "label": drive.label,
             "commit": describe_commit(),
             "versions": {
@@ -109,6 +113,12 @@ def _range(word: str) -> tuple[str, str]:
 
 def _some(ids: Sequence[str]) -> str:
     return ", ".join(ids) if len(ids) <= 6 else ", ".join(ids[:5]) + f" and {len(ids) - 5} more"
+
+
+def _map_hashes(maps: Path | None, towns: set[str]) -> dict[str, str]:
+    """SHA-256 of the towns' own OpenDRIVE files; a town that is not among them is a shipped one, as the code."""
+    files = [] if maps is None else [maps / f"{town}.xodr" for town in sorted(towns)]
+    return {file.stem: hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()}
 
 
 def _checkpoint_hash(drive: DriveConfig) -> str:

@@ -219,7 +219,9 @@ def _drive_setup(results: DriveResults, towns: tuple[str, str]) -> list[tuple[st
         ("camera", "none" if camera is None else
          f"{camera.name}, {camera.width_px} x {camera.height_px} px, {camera.hfov_deg:g}° wide, "
          f"{camera.z_m:g} m above ground"),
-        towns, ("routes", results.routes_file), ("server", results.server), ("seed", str(results.seed)), *spread,
+        towns, ("routes", results.routes_file), ("server", results.server),
+        ("background traffic", f"{results.vehicles} vehicles, {results.walkers} walkers"), ("seed", str(results.seed)),
+        *spread,
         ("date", results.started.replace("T", " ").replace("+00:00", " UTC")), ("machine", results.machine),
         ("commit", results.commit or "unknown"),
     ]

@@ -15,18 +15,21 @@ import pytest
 pytest.importorskip("carla", reason="needs the carla client library")
 
 from carla_bridge.agents.choice import AgentChoice
+from carla_bridge.agents.linked import Patience
 from carla_bridge.driver import DriveConfig
 from carla_bridge.evaluation.attempts import Attempt, Job, Kind, Task
 from carla_bridge.evaluation.evaluator import Evaluator
 from carla_bridge.evaluation.final import write_final_files
 from carla_bridge.evaluation.pool import Finished
 from carla_bridge.evaluation.request import Evaluation, select_routes
+from carla_bridge.latency import LatencyMode
 from carla_bridge.leaderboard_record import RouteRecord, RouteStatus
 from carla_bridge.leaderboard_results import LeaderboardResults
 from carla_bridge.leases import Lease, lease_ports
 from carla_bridge.processes import child_environment
 from carla_bridge.results import DriveResults, Outcome
 from carla_bridge.route_file import load_routes
+from carla_bridge.server_process import ServerProcess
 from tests.carla_bridge import kill_anywhere
 from tests.carla_bridge.test_closed_loop_results import ROUTE
 from wamdiff2_core.errors import ExitCode, InfrastructureError, UserError
@@ -168,6 +171,41 @@ def test_another_request_is_refused_by_the_name_of_what_differs_unless_it_may_ov
     pool = ScriptedPool({})
     Evaluator(other, pool, overwrite=True).run()
     assert len(pool.started) == 3
+
+
+@pytest.mark.parametrize("change", [{"vehicles": 3}, {"walkers": 2}, {"maps": "changed"}])
+def test_traffic_and_the_towns_own_files_are_part_of_the_request(config, tmp_path, change):
+    folder = tmp_path / "maps"
+    folder.mkdir()
+    (folder / "Wamtown01.xodr").write_text("one")
+    config = replace(config, maps=folder)
+    Evaluator(evaluation(config), ScriptedPool({})).run()
+    if "maps" in change:
+        (folder / "Wamtown01.xodr").write_text("another")
+    else:
+        config = replace(config, **change)
+    with pytest.raises(UserError, match=next(iter(change))):
+        Evaluator(evaluation(config), ScriptedPool({})).run()
+
+
+def test_a_task_tells_a_worker_all_of_the_drive(config, tmp_path):
+    config = replace(config, latency=LatencyMode.parse("150"), seed=4, patience=Patience(wait_s=2.0), maps=tmp_path,
+                     vehicles=7, walkers=5)
+    path = Task.of(Job("100", 1), config).save(tmp_path)
+    assert Task.load(path).config(config.out) == replace(config, seed=5)
+
+
+def test_the_embedded_server_of_a_drive_has_its_background_traffic(config, tmp_path):
+    import carla
+
+    with ServerProcess("Wamtown01", 0, tmp_path / "server.log", vehicles=3, walkers=2) as server:
+        client = carla.Client(*server.wait())
+        client.set_timeout(20.0)
+        kinds = [actor.type_id.partition(".")[0] for actor in client.get_world().get_actors()
+                 if actor.attributes.get("role_name") == "background"]
+    assert sorted(kinds) == ["vehicle"] * 3 + ["walker"] * 2
+    with pytest.raises(UserError, match="only the embedded server"):
+        replace(config, carla="127.0.0.1:2000", walkers=1)
 
 
 def test_an_agent_that_cannot_be_used_ends_the_evaluation_as_wrong_use(config):
