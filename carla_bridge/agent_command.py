@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from wamdiff2_core.errors import InfrastructureError, UserError
+from wamdiff2_core.errors import UserError
+from wamdiff2_core.threads import wait_without_spinning
 
 LOG = logging.getLogger(__name__)
 
@@ -48,16 +49,15 @@ def agent_server(
             server.close()
 
 
-def main() -> None:
+def main() -> int:
     """Entry of `python -m carla_bridge.agent_command`: the same command with the same exit codes."""
+    from wamdiff2_core.cli.main import exit_code_of
+
+    wait_without_spinning()  # the simulator and the evaluator want the same processor
     app = typer.Typer(add_completion=False)
     app.command()(agent_server)
-    try:
-        app(standalone_mode=False)
-    except (UserError, InfrastructureError) as error:
-        typer.echo(f"error: {error}", err=True)
-        sys.exit(int(error.exit_code))
+    return exit_code_of(lambda: app(standalone_mode=False))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

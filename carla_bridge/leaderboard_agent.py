@@ -291,18 +291,18 @@ class PlannerProcess:
         reader = threading.Thread(target=self._read_ready, daemon=True)
         reader.start()
         reader.join(timeout_s)
+        late = reader.is_alive()
         found = re.match(rb"ready 127\.0\.0\.1:(\d+) ", self._line)
         if not found:
             self.stop()
-            raise PlannerError(f"the planner did not start: {self._why(timeout_s)}")
+            why = f"not ready within {timeout_s:g} s" if late else self._why()
+            raise PlannerError(f"the planner did not start: {why}")
         self.address = "127.0.0.1", int(found.group(1))
 
     def _read_ready(self):
         self._line = self._process.stdout.readline()
 
-    def _why(self, timeout_s):
-        if self._process.returncode in (-15, -9):
-            return f"not ready within {timeout_s:g} s"
+    def _why(self):
         try:
             with open(self._log_path, errors="replace") as log:
                 return log.read().strip().splitlines()[-1]
@@ -345,7 +345,6 @@ class PlannerLink:
         self._step_s = float(os.environ.get("WAMDIFF2_STEP_S") or 60.0)
         self._process = self._connection = self._route = None
         self._restarts = 0
-        self.wants_images = True
         self._open()
 
     def begin(self, route):
@@ -363,23 +362,20 @@ class PlannerLink:
         Raises:
             PlannerError: it stays lost.
         """
-        try:
-            return self._step(message)
-        except PlannerRefusedError:
-            raise
-        except PlannerError as error:
-            problem = error
-        while self._restarts < MAX_RESTARTS:
-            self._restarts += 1
-            print(f"wamdiff2: {problem}; restart {self._restarts} of {MAX_RESTARTS}", file=sys.stderr)
-            self.close()
+        while True:
             try:
-                self._open()
-                self._connection.ask(self._route, self._step_s)
+                if self._connection is None:
+                    self._open()
+                    self._connection.ask(self._route, self._step_s)
                 return self._step(message)
+            except PlannerRefusedError:
+                raise
             except PlannerError as error:
-                problem = error
-        raise problem
+                if self._restarts == MAX_RESTARTS:
+                    raise
+                self._restarts += 1
+                print(f"wamdiff2: {error}; restart {self._restarts} of {MAX_RESTARTS}", file=sys.stderr)
+                self.close()
 
     def close(self):
         """End the connection, and the process if it is our own."""
@@ -389,17 +385,19 @@ class PlannerLink:
         self._process = self._connection = None
 
     def _open(self):
-        if self._address is None:
-            self._process = PlannerProcess(self._target, self._log_path, self._start_s)
-        self._connection = Connection(*(self._address or self._process.address), timeout_s=self._step_s)
-        client = "leaderboard agent, Python {}.{}".format(*sys.version_info[:2])
-        ready = self._connection.ask({"type": "hello", "client": client}, self._step_s)
+        try:
+            if self._address is None:
+                self._process = PlannerProcess(self._target, self._log_path, self._start_s)
+            self._connection = Connection(*(self._address or self._process.address), timeout_s=self._step_s)
+            client = "leaderboard agent, Python {}.{}".format(*sys.version_info[:2])
+            ready = self._connection.ask({"type": "hello", "client": client}, self._step_s)
+        except PlannerError:
+            self.close()
+            raise
         self.sensors = ready["sensors"]
         self.wants_images = True
 
     def _step(self, message):
-        if self._connection is None:
-            raise PlannerError("the planner is lost")
         reply = self._connection.ask(message, self._step_s)
         pedals = [reply.get(name) for name in ("throttle", "steer", "brake")]
         if reply.get("type") != "control" or not all(isinstance(p, float) and math.isfinite(p) for p in pedals):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import math
+import os
 import random
 import socket
 import struct
@@ -21,6 +22,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from carla_bridge import agent_command
 from carla_bridge import agent_protocol as protocol
 from carla_bridge.agent_server import AgentServer
 from wamdiff2_core.planner import RandomPlanner
@@ -179,3 +181,17 @@ def test_random_bytes_leave_the_server_standing(server: AgentServer) -> None:
         cut = prefix + noise.choice([b"", protocol.MAGIC, struct.pack(">4sH", protocol.MAGIC, 1)])
         talk(server, cut + noise.randbytes(noise.randrange(60)))
     assert talk(server, HELLO)[0]["type"] == "ready"
+
+
+def test_the_planner_process_waits_without_spinning_and_tells_wrong_use_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", "to be undone")
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    monkeypatch.setattr(sys, "argv", ["agent_command", "--checkpoint", "/nowhere"])
+    assert agent_command.main() == 2
+    assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert capsys.readouterr().err.startswith("error: --checkpoint: expected")
+    monkeypatch.setattr(sys, "argv", ["agent_command", "--checkpoint", "random", "--port", "no"])
+    assert agent_command.main() == 2
+    assert "--port" in capsys.readouterr().err

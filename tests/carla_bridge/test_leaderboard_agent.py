@@ -99,7 +99,7 @@ def test_metric_info_has_every_tick_in_the_folder_of_each_route(seen: dict[str, 
 
 
 PROBE = """
-import sys, time
+import os, sys, time
 import numpy as np
 sys.path.insert(0, {folder!r})
 import leaderboard_agent as module
@@ -117,13 +117,14 @@ try:
     {then}
 except module.PlannerError as error:
     print(type(error).__name__, error)
+    {failed}
 print("seconds", round(time.monotonic() - began))
 agent.destroy()
 """
 
 
-def probe(python38: Path, config: str, then: str = "pass", **environment: str) -> str:
-    code = PROBE.format(folder=str(AGENT.parent), config=config, then=then)
+def probe(python38: Path, config: str, then: str = "pass", failed: str = "pass", **environment: str) -> str:
+    code = PROBE.format(folder=str(AGENT.parent), config=config, then=then, failed=failed)
     done = subprocess.run(
         [str(python38), "-c", code], capture_output=True, text=True, timeout=60,
         env={"PATH": os.environ["PATH"], "HOME": "/tmp", "PYTHONPATH": str(REPLAY), **environment},
@@ -147,6 +148,32 @@ def test_setup_without_a_planner_says_what_is_missing(
     python38: Path, config: str, environment: dict[str, str], said: str
 ) -> None:
     assert said in probe(python38, config, **environment)
+
+
+@pytest.mark.parametrize(
+    ("does", "said"),
+    [
+        ("print('loading', file=sys.stderr)", "the planner did not start: not ready within 1 s"),
+        ("print('ready 127.0.0.1:1 planner', flush=True)", "no planner at 127.0.0.1:1"),
+    ],
+)
+def test_a_planner_that_cannot_be_used_is_ended_and_the_reason_told(
+    python38: Path, tmp_path: Path, does: str, said: str
+) -> None:
+    program, note = tmp_path / "python", tmp_path / "pid"
+    program.write_text(f"""#!{sys.executable}
+import os, pathlib, signal, sys, time
+pathlib.Path({str(note)!r}).write_text(str(os.getpid()))
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+{does}
+time.sleep(50)
+""")
+    program.chmod(0o755)
+    environment = {"WAMDIFF2_PYTHON": str(program), "WAMDIFF2_START_S": "1", "SAVE_PATH": str(tmp_path)}
+    alive = f"print('alive', os.path.exists('/proc/' + open({str(note)!r}).read()))"
+    output = probe(python38, "/nowhere+save", failed=alive, **environment)
+    assert said in output
+    assert "alive False" in output
 
 
 def test_a_planner_that_went_away_means_braking_to_a_stand_and_then_an_error(python38: Path) -> None:
