@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from carla_bridge.server.polygons import PolygonBuilder, Polygons
-from carla_bridge.server.polylines import length, resample
+from carla_bridge.server.polylines import arc_lengths, length, resample
 from carla_bridge.server.scene import LaneStrip, Rgb
 
 CELL_M = 30.0
@@ -132,7 +132,7 @@ def _parapet(bridges: PolygonBuilder, edge_m: np.ndarray, raised: np.ndarray) ->
 
 def _pillars(bridges: PolygonBuilder, line_m: np.ndarray, ground: LowGround, low_m: np.ndarray) -> None:
     """Square pillars below a raised road's middle, where no road is in their way."""
-    arc = np.concatenate([[0.0], np.cumsum(np.linalg.norm(np.diff(line_m[:, :2], axis=0), axis=1))])
+    arc = arc_lengths(line_m[:, :2])
     for s in np.arange(PILLAR_STEP_M / 2, arc[-1], PILLAR_STEP_M):
         x, y, z = (float(np.interp(s, arc, line_m[:, k])) for k in range(3))
         place = np.array([[x, y, z]])

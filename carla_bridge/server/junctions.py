@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from carla_bridge.server.poses import wrap_degrees
+
 if TYPE_CHECKING:
     import carla
 
@@ -21,11 +23,6 @@ LONGEST_PATH_M = 150.0
 CLEARANCE_M = 2.2  # ways whose middles come closer cannot be driven side by side: cars are 2 m wide
 OPPOSITE_DEG = 135.0  # arms whose traffic meets at a wider angle than this face each other
 TURN_DEG = 30.0  # less is straight on
-
-
-def wrap_deg(angle: float) -> float:
-    """Angle in -180..180 degrees."""
-    return (angle + 180.0) % 360.0 - 180.0
 
 
 @dataclass(frozen=True)
@@ -85,7 +82,7 @@ class Approach:
 
     def faces(self, other: Approach) -> bool:
         """Whether the traffic of the two comes from opposite sides."""
-        return abs(wrap_deg(self.yaw_deg - other.yaw_deg)) > OPPOSITE_DEG
+        return abs(wrap_degrees(self.yaw_deg - other.yaw_deg)) > OPPOSITE_DEG
 
     def compatible(self, other: Approach) -> bool:
         """Whether both may go at once.
@@ -135,7 +132,12 @@ class Junction:
         ]  # fmt: skip
         if not pairs:
             return ()
-        return max(pairs, key=lambda p: (len(p[0].ends) + len(p[1].ends), abs(wrap_deg(p[0].yaw_deg - p[1].yaw_deg))))
+
+        def rank(pair: tuple[Approach, Approach]) -> tuple[int, float]:
+            a, b = pair
+            return len(a.ends) + len(b.ends), abs(wrap_degrees(a.yaw_deg - b.yaw_deg))
+
+        return max(pairs, key=rank)
 
 
 def read_junctions(carla_map: carla.Map, road_lengths_m: dict[int, float]) -> tuple[Junction, ...]:
@@ -177,7 +179,7 @@ def _movement(lane_id: int, start: carla.Waypoint) -> Movement:
         waypoint = following[0]
     following = waypoint.next(STEP_M)
     way_out = (following[0].road_id, following[0].lane_id) if following and not following[0].is_junction else None
-    turn = wrap_deg(waypoint.transform.rotation.yaw - start.transform.rotation.yaw)
+    turn = wrap_degrees(waypoint.transform.rotation.yaw - start.transform.rotation.yaw)
     return Movement(lane_id, np.array(points), turn, way_out)
 
 

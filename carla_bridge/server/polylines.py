@@ -12,9 +12,14 @@ def length(line_m: np.ndarray) -> float:
     return float(np.linalg.norm(np.diff(line_m, axis=0), axis=1).sum())
 
 
+def arc_lengths(line_m: np.ndarray) -> np.ndarray:
+    """(N,) arc length of each point of a (N, 2 or 3) polyline, metres."""
+    return np.concatenate([[0.0], np.cumsum(np.linalg.norm(np.diff(line_m, axis=0), axis=1))])
+
+
 def resample(line_m: np.ndarray, at_m: np.ndarray) -> np.ndarray:
     """(K, 3) points of a (N, 3) polyline at arc lengths."""
-    arc = np.concatenate([[0.0], np.cumsum(np.linalg.norm(np.diff(line_m, axis=0), axis=1))])
+    arc = arc_lengths(line_m)
     return np.stack([np.interp(at_m, arc, line_m[:, k]) for k in range(3)], axis=1)
 
 

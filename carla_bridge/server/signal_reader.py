@@ -17,8 +17,8 @@ from xml.etree import ElementTree
 import carla
 import numpy as np
 
-from carla_bridge.server.junctions import TURN_DEG, ahead_m, wrap_deg
-from carla_bridge.server.poses import Pose
+from carla_bridge.server.junctions import TURN_DEG, ahead_m
+from carla_bridge.server.poses import Pose, wrap_degrees
 from carla_bridge.server.road_signals import (
     LIGHT_TYPE,
     POLE_GAP_M,
@@ -131,7 +131,7 @@ def _spec(
     same_road = [end for end in ends if end.road_id == ends[0].road_id]
     yaw = ends[0].transform.rotation.yaw
     stand, ground_z = landmark.transform.location, ends[0].transform.location.z
-    pose = Pose(stand.x, stand.y, ground_z, yaw=wrap_deg(yaw + 90.0))
+    pose = Pose(stand.x, stand.y, ground_z, yaw=wrap_degrees(yaw + 90.0))
     first, last = same_road[0], same_road[-1]
     reach = first.transform.location.distance(last.transform.location)
     width = reach + (first.lane_width + last.lane_width) / 2
@@ -212,7 +212,7 @@ def _straight_on(end: carla.Waypoint, junction_id: int) -> carla.Waypoint | None
     """Where the way out of the junction ahead begins that keeps the heading."""
     for distance in range(1, int(2 * APPROACH_M)):
         for place in end.next(float(distance)):
-            turn = wrap_deg(place.transform.rotation.yaw - end.transform.rotation.yaw)
+            turn = wrap_degrees(place.transform.rotation.yaw - end.transform.rotation.yaw)
             leaves = not place.is_junction and any(_is_in(before, junction_id) for before in place.previous(1.5))
             if leaves and abs(turn) < TURN_DEG:
                 return place

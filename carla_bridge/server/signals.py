@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from carla_bridge.server.actor import Actor
 from carla_bridge.server.blueprint import Blueprint
 from carla_bridge.server.poses import Pose
-from carla_bridge.server.road_signals import ACTOR_TYPES, LaneStop, SignalSpec
+from carla_bridge.server.road_signals import ACTOR_TYPES, SignalSpec
 from carla_bridge.server.scene import LampColor, RenderSignal, SignalKind
 from carla_bridge.server.vehicle import Vehicle
 from carla_bridge.server.wire import TrafficLightState, Vector
@@ -217,9 +217,10 @@ class SignalControl:
             key = (light.junction_id, light.sign_id if light.junction_id < 0 else "")
             groups.setdefault(key, []).append(light)
         self._cycles = [JunctionCycle(lights, f"{seed}/{key}") for key, lights in groups.items()]
-        self._light_of = _by_lane(self.lights)
-        self._sign_of = _by_lane(sign for sign in self.stop_signs if sign.spec.kind is SignalKind.STOP)
-        self._yield_of = _by_lane(sign for sign in self.stop_signs if sign.spec.kind is SignalKind.YIELD)
+        self._light_of: dict[tuple[int, int], TrafficLight] = {}
+        for light in self.lights:
+            for stop in light.spec.stops:
+                self._light_of.setdefault((stop.road_id, stop.lane_id), light)
         self._near = _grid(self.lights)
 
     @property
@@ -244,23 +245,7 @@ class SignalControl:
 
     def light_for(self, road_id: int, lane_id: int) -> TrafficLight | None:
         """The light that governs the end of a lane, in its direction of travel."""
-        found = self._light_of.get((road_id, lane_id))
-        return found[0] if found else None  # type: ignore[return-value]
-
-    def stop_sign_for(self, road_id: int, lane_id: int) -> StopSign | None:
-        """The stop sign at the end of a lane."""
-        found = self._sign_of.get((road_id, lane_id))
-        return found[0] if found else None  # type: ignore[return-value]
-
-    def yield_sign_for(self, road_id: int, lane_id: int) -> StopSign | None:
-        """The yield sign at the end of a lane."""
-        found = self._yield_of.get((road_id, lane_id))
-        return found[0] if found else None  # type: ignore[return-value]
-
-    def stop_s_m(self, road_id: int, lane_id: int) -> float | None:
-        """s of the stop line of a lane with a light or a stop sign, in the road's own direction; None without one."""
-        found = self._light_of.get((road_id, lane_id)) or self._sign_of.get((road_id, lane_id))
-        return found[1].s_m if found else None
+        return self._light_of.get((road_id, lane_id))
 
     def watch(self, actors: Iterable[Actor]) -> None:
         """Tell every vehicle which light it stands at or drives up to, by where its front is."""
@@ -301,14 +286,6 @@ def trigger_middle(signal: Signal) -> Vector:
     (x, y, z), _ = signal.spec.trigger
     c, s = math.cos(math.radians(signal.pose.yaw)), math.sin(math.radians(signal.pose.yaw))
     return signal.pose.x + c * x - s * y, signal.pose.y + s * x + c * y, signal.pose.z + z
-
-
-def _by_lane(signals: Iterable[Signal]) -> dict[tuple[int, int], tuple[Signal, LaneStop]]:
-    found: dict[tuple[int, int], tuple[Signal, LaneStop]] = {}
-    for signal in signals:
-        for stop in signal.spec.stops:
-            found.setdefault((stop.road_id, stop.lane_id), (signal, stop))
-    return found
 
 
 def _grid(lights: Iterable[TrafficLight]) -> dict[tuple[int, int], list[TrafficLight]]:

@@ -23,9 +23,9 @@ from carla_bridge.server.road_signals import SignalSpec
 from carla_bridge.server.scene import LaneStrip, MarkLine, SignalKind, StaticBox
 from carla_bridge.server.scenery import build_scenery
 from carla_bridge.server.signal_reader import read_signals
-from wamdiff2_core.errors import UserError, did_you_mean
+from carla_bridge.server.town_library import SHIPPED_FOLDER, TownLibrary
+from wamdiff2_core.errors import UserError
 
-TOWNS_FOLDER = Path(__file__).parent / "towns"
 DEFAULT_TOWN = "Wamtown01"
 
 SURFACE_LANES = (
@@ -77,21 +77,22 @@ class Town:
 
     @classmethod
     def load(cls, name_or_path: str | Path = DEFAULT_TOWN) -> Town:
-        """Load a shipped town by name (`Wamtown01`, `Carla/Maps/Wamtown01`) or any town from an `.xodr` file.
+        """Load a shipped town by name (`Wamtown01`, `Carla/Maps/Wamtown01`) or any town from a file: a `Path`, or a
+        name that ends with `.xodr`.
 
         Shipped towns are what they are; any other file without signals is given some.
 
         Raises:
             UserError: no such town or file, or CARLA cannot read the file.
         """
-        text = str(name_or_path)
-        path = Path(text) if text.endswith(".xodr") else TOWNS_FOLDER / f"{text.rsplit('/', 1)[-1]}.xodr"
-        if not path.is_file():
-            shipped = sorted(p.stem for p in TOWNS_FOLDER.glob("*.xodr"))
-            raise UserError("town", "a shipped town or an .xodr file", text, did_you_mean(text, shipped))
-        opendrive = path.read_text(encoding="utf-8")
+        is_file = isinstance(name_or_path, Path) or name_or_path.endswith(".xodr")
+        path = Path(name_or_path) if is_file else TownLibrary().find(str(name_or_path))
+        try:
+            opendrive = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError("town", "a shipped town or an OpenDRIVE file", f"{path}: {error}") from error
         town = cls.from_opendrive(path.stem, opendrive)
-        if path.parent.resolve() == TOWNS_FOLDER.resolve() or has_signals(opendrive):
+        if path.parent.resolve() == SHIPPED_FOLDER.resolve() or has_signals(opendrive):
             return town
         return cls.from_opendrive(path.stem, with_signals(path.stem, opendrive))
 

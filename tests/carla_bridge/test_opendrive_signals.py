@@ -16,7 +16,8 @@ from carla_bridge.server.opendrive_signals import Control, has_signals, with_sig
 from carla_bridge.server.road_signals import SignalSpec  # noqa: E402
 from carla_bridge.server.scene import SignalKind  # noqa: E402
 from carla_bridge.server.signals import Signal, SignalControl, trigger_middle  # noqa: E402
-from carla_bridge.server.town import TOWNS_FOLDER, Town  # noqa: E402
+from carla_bridge.server.town import Town  # noqa: E402
+from carla_bridge.server.town_library import SHIPPED_FOLDER  # noqa: E402
 
 pytestmark = pytest.mark.carla
 LIGHTS = {"Town01": 36, "Town02": 24, "Town03": 44, "Town05": 73, "Wamtown02": 21, "Wamtown03": 22}
@@ -187,7 +188,7 @@ def test_junctions_without_light_stop_the_minor_arms_of_a_t(shared_data: Path) -
 
 
 def test_chosen_controls_replace_the_rule_and_the_text_is_reproducible() -> None:
-    roads = (TOWNS_FOLDER / "Wamtown01.xodr").read_text(encoding="utf-8")
+    roads = (SHIPPED_FOLDER / "Wamtown01.xodr").read_text(encoding="utf-8")
     text = with_signals("x", roads, {1004: Control.LIGHTS, 1000: Control.STOP_SIGNS})
     assert text == with_signals("x", roads, {1004: Control.LIGHTS, 1000: Control.STOP_SIGNS})
     specs = Town.from_opendrive("x", text).signals
@@ -199,7 +200,7 @@ def test_chosen_controls_replace_the_rule_and_the_text_is_reproducible() -> None
 
 def test_signals_of_a_file_are_kept_and_lanes_of_signals_inside_a_junction_are_found(tmp_path: Path) -> None:
     """As in CARLA's own towns, a reference on a connecting road stands for the lanes that lead there."""
-    roads = (TOWNS_FOLDER / "Wamtown01.xodr").read_text(encoding="utf-8")
+    roads = (SHIPPED_FOLDER / "Wamtown01.xodr").read_text(encoding="utf-8")
     inside = next(i for i in Town.from_opendrive("x", roads).map.get_topology() if i[1].get_junction() is not None)[1]
     before = inside.previous(1.0)[0]
     signal = (

@@ -12,9 +12,10 @@ import pytest
 carla = pytest.importorskip("carla")
 
 from carla_bridge.server.scene import BoxKind  # noqa: E402
-from carla_bridge.server.town import TOWNS_FOLDER, Town  # noqa: E402
+from carla_bridge.server.town import Town  # noqa: E402
 from carla_bridge.server.town_builder import TOWN_PLANS, RoadPlan, TownPlan, build_town  # noqa: E402
 from carla_bridge.server.town_builder.command import town  # noqa: E402
+from carla_bridge.server.town_library import SHIPPED_FOLDER  # noqa: E402
 from wamdiff2_core.errors import UserError  # noqa: E402
 
 pytestmark = pytest.mark.carla
@@ -34,7 +35,7 @@ def wamtown() -> Town:
 @pytest.mark.parametrize("name", TOWN_PLANS)
 def test_shipped_file_is_what_the_builder_writes(tmp_path, name):
     town(name, tmp_path / "deep" / "again.xodr")
-    assert (tmp_path / "deep" / "again.xodr").read_bytes() == (TOWNS_FOLDER / f"{name}.xodr").read_bytes()
+    assert (tmp_path / "deep" / "again.xodr").read_bytes() == (SHIPPED_FOLDER / f"{name}.xodr").read_bytes()
 
 
 def test_unknown_plan_is_refused_with_the_known_ones():
@@ -180,6 +181,16 @@ def test_broken_file_is_refused(tmp_path):
         Town.load(tmp_path / "x.xodr")
     with pytest.raises(UserError, match="OpenDRIVE"):
         Town.from_opendrive("empty", "<OpenDRIVE/>")
+
+
+def test_a_file_of_any_name_is_a_town_and_one_that_is_no_text_is_refused(tmp_path):
+    path = tmp_path / "roads.xml"
+    path.write_bytes((SHIPPED_FOLDER / "Wamtown01.xodr").read_bytes())
+    assert Town.load(path).name == "roads"
+    path.write_bytes(b"\xff\xfe\x00")
+    for file in (path, tmp_path / "missing.xodr"):
+        with pytest.raises(UserError, match=file.name):
+            Town.load(file)
 
 
 @pytest.mark.parametrize("name", ["Town01", "Town03"])

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from carla_bridge.server.actors import Actor, Vehicle
+from carla_bridge.server.looks import BRAKE_LAMP_FROM
 from carla_bridge.server.motion import GRAVITY_MPS2, Pedals
 from carla_bridge.server.scene import Lamp
 from carla_bridge.server.signals import SignalControl
@@ -29,7 +30,7 @@ HOLDING_BRAKE = 0.5
 BLINK_M = 35.0
 THINK_S = 1.0  # between two thoughts about changing lanes
 BLINKERS = {-1: int(Lamp.LEFT_BLINKER), 1: int(Lamp.RIGHT_BLINKER), 0: 0}
-BRAKE_LAMP, BRAKE_LAMP_FROM = int(Lamp.BRAKE), 0.02
+BRAKE_LAMP = int(Lamp.BRAKE)
 
 
 @dataclass
@@ -255,7 +256,7 @@ class _Tick:
         values = zip(self._drivers, throttle.tolist(), steer.tolist(), brake.tolist(), self.arc.tolist(), strict=True)
         for driver, t, s, b, arc in values:
             driver.vehicle.pedals = Pedals(t, s, b)
-            driver.vehicle.light_flags = _lamps(driver, arc) | (BRAKE_LAMP if b > BRAKE_LAMP_FROM else 0)
+            driver.vehicle.light_flags = _lamps(driver, arc) | (BRAKE_LAMP if b >= BRAKE_LAMP_FROM else 0)
 
     def _steer(self) -> np.ndarray:
         """Pure pursuit of a point on the route, from the rear axle."""

@@ -53,18 +53,6 @@ class Idm:
         wished = self.standstill_m + np.maximum(dynamic, 0.0)
         return self.acceleration_mps2 * (wished / np.maximum(gap_m, 0.05)) ** 2
 
-    def acceleration(
-        self, speed_mps: np.ndarray, desired_mps: np.ndarray, gap_m: np.ndarray, lead_mps: np.ndarray
-    ) -> np.ndarray:
-        """Acceleration behind a leader, in -8 m/s^2 and up."""
-        wanted = self.free(speed_mps, desired_mps) - self.interaction(speed_mps, gap_m, lead_mps)
-        return np.maximum(wanted, -HARDEST_BRAKING_MPS2)
-
-    def equilibrium_gap_m(self, speed_mps: float, desired_mps: float) -> float:
-        """Gap at which vehicles of the same speed keep it (equation 4)."""
-        share = 1.0 - (speed_mps / desired_mps) ** self.exponent
-        return (self.standstill_m + speed_mps * self.headway_s) / math.sqrt(share)
-
 
 def stop_at(speed_mps: np.ndarray, distance_m: np.ndarray) -> np.ndarray:
     """Most acceleration that still stops short of a line: +inf while there is nothing to do about it.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from carla_bridge.server.polylines import arc_lengths
 from carla_bridge.server.road_signals import SignalSpec
 from carla_bridge.server.scene import LaneStrip, SignalKind
 
@@ -57,8 +58,17 @@ class Footpaths:
         return int(gaps.argmin()), float(gaps.min())
 
 
-def read_footpaths(lanes: Sequence[LaneStrip], carla_map: carla.Map, signals: Sequence[SignalSpec]) -> Footpaths:
-    """Footpaths of a town."""
+def read_footpaths(
+    lanes: Sequence[LaneStrip],
+    crosswalks: Sequence[np.ndarray],
+    carla_map: carla.Map,
+    signals: Sequence[SignalSpec],
+) -> Footpaths:
+    """Footpaths of a town.
+
+    Args:
+        lanes, crosswalks, carla_map, signals: as a `Town` has them.
+    """
     points: list[np.ndarray] = []
     room: list[float] = []
     links: list[list[int]] = []
@@ -68,7 +78,7 @@ def read_footpaths(lanes: Sequence[LaneStrip], carla_map: carla.Map, signals: Se
             continue
         first = len(points)
         middle, half = (strip.left_m + strip.right_m) / 2, np.linalg.norm(strip.left_m - strip.right_m, axis=1) / 2
-        arc = np.concatenate([[0.0], np.cumsum(np.linalg.norm(np.diff(middle[:, :2], axis=0), axis=1))])
+        arc = arc_lengths(middle[:, :2])
         for along in np.linspace(0.0, arc[-1], max(2, round(arc[-1] / STEP_M) + 1)):
             points.append(np.array([np.interp(along, arc, middle[:, k]) for k in range(3)]))
             room.append(max(0.0, float(np.interp(along, arc, half)) - NARROW_M))
@@ -82,7 +92,7 @@ def read_footpaths(lanes: Sequence[LaneStrip], carla_map: carla.Map, signals: Se
             if np.linalg.norm(paths.xyz_m[a] - paths.xyz_m[b]) < JOIN_M and b not in links[a]:
                 _link(links, a, b)
     stops = _stops(carla_map, signals)
-    for corners in _polygons(carla_map):
+    for corners in crosswalks:
         _add_crosswalk(paths, corners, stops)
     return paths
 
@@ -90,19 +100,6 @@ def read_footpaths(lanes: Sequence[LaneStrip], carla_map: carla.Map, signals: Se
 def _link(links: list[list[int]], a: int, b: int) -> None:
     links[a].append(b)
     links[b].append(a)
-
-
-def _polygons(carla_map: carla.Map) -> list[np.ndarray]:
-    """Corners of each crosswalk; the map gives closed rings, one after the other."""
-    rings, ring = [], []
-    for place in carla_map.get_crosswalks():
-        point = (place.x, place.y, place.z)
-        if len(ring) > 2 and np.allclose(point, ring[0], atol=1e-3):
-            rings.append(np.array(ring))
-            ring = []
-        else:
-            ring.append(point)
-    return [corners for corners in rings if len(corners) == 4]
 
 
 def _stops(carla_map: carla.Map, signals: Sequence[SignalSpec]) -> list[tuple[str, np.ndarray]]:

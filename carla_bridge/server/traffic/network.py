@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from carla_bridge.maps.lane_graph import Lane, LaneGraph, LaneKey
+from carla_bridge.maps.lane_graph import FORBIDDEN_CHANGE_COST_M, Lane, LaneGraph, LaneKey
 from carla_bridge.server.road_signals import SignalSpec
 from carla_bridge.server.speed_limits import SpeedLimits
 
@@ -101,8 +101,8 @@ class RoadNetwork:
         for key, lane in graph.lanes.items():
             ours = self.lanes[key]
             ours.successors = [s for s in lane.successors if s in live] or list(lane.successors)
-            # Forbidden changes cost more than 100 m in the graph's search.
-            ours.neighbours = [n for n, cost in lane.neighbours.items() if cost < 100.0 and n in live]
+            allowed = (n for n, cost in lane.neighbours.items() if cost < FORBIDDEN_CHANGE_COST_M)
+            ours.neighbours = [n for n in allowed if n in live]
             bend = graph.turn_rad(key) if lane.in_junction else 0.0
             ours.turn = 0 if abs(bend) < TURN_RAD else int(math.copysign(1, bend))
         self.live = frozenset(live)

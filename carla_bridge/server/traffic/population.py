@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -107,7 +107,8 @@ class Population:
 
     def _free_place(self, away_from: tuple[float, float] | None = None) -> Pose | None:
         """A place on a lane with room around it."""
-        taken = [(a.pose.x, a.pose.y) for a in self._world.actors.values() if a.collides and a.parent is None]
+        bodies = (a for a in self._world.actors.values() if a.collides and a.parent is None)
+        taken = _table((a.pose.x, a.pose.y) for a in bodies)
         others = self._others(away_from)
         for _ in range(TRIES if self._places else 0):
             key, index = self._chooser.choice(self._places)
@@ -118,28 +119,30 @@ class Population:
         return None
 
     def _free_sidewalk(self, away_from: tuple[float, float] | None = None) -> Pose | None:
-        others = self._others(away_from) if away_from is not None else []
+        others = self._others(away_from) if away_from is not None else _table(())
         for _ in range(TRIES if self._sidewalk else 0):
             x, y, z = self._paths.xyz_m[self._chooser.choice(self._sidewalk)].tolist()
             if _clear(x, y, others, AWAY_M / 2):
                 return Pose(x, y, z + LIFT_M, yaw=self._chooser.uniform(-180.0, 180.0))
         return None
 
-    def _others(self, away_from: tuple[float, float] | None) -> list[tuple[float, float]]:
-        """Where vehicles are that clients drive, and one place more."""
+    def _others(self, away_from: tuple[float, float] | None) -> np.ndarray:
+        """(N, 2) places of vehicles that clients drive, and one place more."""
         found = [
             (a.pose.x, a.pose.y)
             for a in self._world.actors.values()
             if isinstance(a, Vehicle) and a.attributes.get("driver") != "server"
         ]
-        return [*found, away_from] if away_from is not None else found
+        return _table([*found, away_from] if away_from is not None else found)
 
 
-def _clear(x_m: float, y_m: float, taken: Sequence[tuple[float, float]], apart_m: float) -> bool:
-    if not taken:
-        return True
-    table = np.array(taken)
-    return bool(((table[:, 0] - x_m) ** 2 + (table[:, 1] - y_m) ** 2).min() > apart_m * apart_m)
+def _table(places: Iterable[tuple[float, float]]) -> np.ndarray:
+    return np.array(list(places)).reshape(-1, 2)
+
+
+def _clear(x_m: float, y_m: float, taken: np.ndarray, apart_m: float) -> bool:
+    """Whether none of (N, 2) places is near."""
+    return bool(((taken[:, 0] - x_m) ** 2 + (taken[:, 1] - y_m) ** 2 > apart_m * apart_m).all())
 
 
 def _places(network: RoadNetwork) -> list[tuple[LaneKey, int]]:

@@ -23,7 +23,7 @@ class Crossing:
 
     Attributes:
         hold_m: where to wait, by arc length of the route.
-        enter_m, leave_m: where the junction begins and ends; equal to `hold_m` for a stop line without a junction.
+        leave_m: where the junction ends; equal to `hold_m` for a stop line without a junction.
         ways: lanes through it, with the arc length of the route where each begins.
         approach: the lane that leads to it.
         hold: stop line of that lane.
@@ -35,7 +35,6 @@ class Crossing:
     """
 
     hold_m: float
-    enter_m: float
     leave_m: float
     ways: list[tuple[LaneKey, float]] = field(default_factory=list)
     approach: LaneKey | None = None
@@ -160,7 +159,7 @@ class Route:
             self._enter(key, start_m, previous)
         elif lane.hold is not None and start_m + lane.hold.arc_m > (self.end_m if self.count else 0.0):
             hold_m = start_m + lane.hold.arc_m
-            self.crossings.append(Crossing(hold_m, hold_m, hold_m, [], key, lane.hold))
+            self.crossings.append(Crossing(hold_m, hold_m, [], key, lane.hold))
 
     def _enter(self, key: LaneKey, start_m: float, previous: LaneKey | None) -> None:
         lane = self._network.lanes[key]
@@ -172,10 +171,10 @@ class Route:
             last.turn = last.turn or lane.turn
         elif last is not None and not last.ways and last.approach == previous:
             last.ways.append((key, start_m))
-            last.enter_m, last.leave_m, last.turn = start_m, end_m, lane.turn
+            last.leave_m, last.turn = end_m, lane.turn
         else:
             self.crossings.append(
-                Crossing(start_m - LINE_BEFORE_M, start_m, end_m, [(key, start_m)], previous, None, lane.turn)
+                Crossing(start_m - LINE_BEFORE_M, end_m, [(key, start_m)], previous, None, lane.turn)
             )
 
     def _append(self, rows: np.ndarray) -> None:

@@ -40,7 +40,8 @@ class Ways:
     @cached_property
     def footpaths(self) -> Footpaths:
         """For walkers."""
-        return read_footpaths(self.town.lanes, self.town.map, self.town.signals)
+        town = self.town
+        return read_footpaths(town.lanes, town.crosswalks, town.map, town.signals)
 
 
 class Traffic:

@@ -71,14 +71,11 @@ def test_reset_returns_to_the_start_of_the_episode() -> None:
     assert history(signals, 33.0) == first
 
 
-def test_lanes_find_their_signal_and_stop_line() -> None:
-    signals = control(spec("1", 0), spec("2", 0, kind=SignalKind.STOP), spec("3", 0, kind=SignalKind.YIELD))
+def test_lanes_find_their_light() -> None:
+    signals = control(spec("1", 0), spec("2", 0, kind=SignalKind.STOP))
     assert signals.light_for(1, -1) is signals.lights[0]
     assert signals.light_for(1, 1) is None
-    assert signals.stop_sign_for(2, -1).sign_id == "2"
-    assert signals.stop_sign_for(3, -1) is None
-    assert signals.yield_sign_for(3, -1).sign_id == "3"
-    assert (signals.stop_s_m(1, -1), signals.stop_s_m(2, -1), signals.stop_s_m(3, -1)) == (50.0, 50.0, None)
+    assert signals.light_for(2, -1) is None
 
 
 def test_record_holds_id_times_and_state_where_the_protocol_has_them() -> None:
@@ -177,10 +174,10 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the client saw in the shipped town's roads, with signals added."""
     pytest.importorskip("carla", reason="needs the carla client library")
     from carla_bridge.server.opendrive_signals import with_signals
-    from carla_bridge.server.town import TOWNS_FOLDER
+    from carla_bridge.server.town_library import SHIPPED_FOLDER
 
     folder = tmp_path_factory.mktemp("signals")
-    roads = (TOWNS_FOLDER / "Wamtown01.xodr").read_text(encoding="utf-8")
+    roads = (SHIPPED_FOLDER / "Wamtown01.xodr").read_text(encoding="utf-8")
     (folder / "Lit.xodr").write_text(with_signals("Lit", roads), encoding="utf-8")
     port = free_ports(2)
     command = [sys.executable, "-m", "carla_bridge.server", "--port", str(port), "--map", str(folder / "Lit.xodr")]
