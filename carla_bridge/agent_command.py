@@ -51,12 +51,10 @@ def agent_server(
 
 def main() -> int:
     """Entry of `python -m carla_bridge.agent_command`: the same command with the same exit codes."""
-    from wamdiff2_core.cli.main import exit_code_of
+    from wamdiff2_core.cli.main import run_alone
 
     wait_without_spinning()  # the simulator and the evaluator want the same processor
-    app = typer.Typer(add_completion=False)
-    app.command()(agent_server)
-    return exit_code_of(lambda: app(standalone_mode=False))
+    return run_alone(agent_server, "carla_bridge.agent_command")
 
 
 if __name__ == "__main__":

@@ -29,6 +29,13 @@ def whole(value: Any, name: str = "id", largest: int = 2**32 - 1) -> int:
     return value
 
 
+def flag(value: Any, name: str = "flag") -> bool:
+    """A bool."""
+    if not isinstance(value, bool):
+        raise RpcError(f"{name}: expected true or false, got {_shown(value)}")
+    return value
+
+
 def text(value: Any, name: str = "text") -> str:
     """A string of valid Unicode; another client could not decode any other."""
     if not isinstance(value, str) or not _is_unicode(value):
@@ -107,7 +114,7 @@ def walker_control(value: Any) -> tuple[tuple[float, float, float], float, bool]
 def _demand(value: Any, if_nan: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise RpcError(f"control: expected a number, got {_shown(value)}")
-    return if_nan if math.isnan(value) else float(max(-1e9, min(1e9, value)))
+    return if_nan if math.isnan(value) else float(max(-LARGEST_NUMBER, min(LARGEST_NUMBER, value)))
 
 
 def _is_unicode(value: str) -> bool:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from carla_bridge.server.arguments import LARGEST_NUMBER
 from carla_bridge.server.dialect import Dialect
 from carla_bridge.server.vehicle_model import VehicleModel
 from carla_bridge.server.wire import AttributeType
-
-LARGEST_NUMBER = 1e9
 
 
 @dataclass(frozen=True)

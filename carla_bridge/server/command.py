@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wamdiff2_core.errors import ExitCode, InfrastructureError, UserError
+from wamdiff2_core.cli.main import run_alone
+from wamdiff2_core.errors import ExitCode, UserError
+
+if TYPE_CHECKING:
+    from carla_bridge.server.app import ServerConfig
 
 
 def server(
@@ -48,13 +52,10 @@ def server(
         os._exit(ExitCode.DONE)
 
 
-def announce(config: object) -> None:
+def announce(config: ServerConfig) -> None:
     """Print the one line that tells a waiting parent that both ports accept connections."""
     from rich.console import Console
 
-    from carla_bridge.server.app import ServerConfig
-
-    assert isinstance(config, ServerConfig)
     Console(soft_wrap=True, highlight=False).print(
         f"ready {config.host}:{config.port} streams {config.port + 1} town {config.first_town}"
         f" CARLA protocol {config.dialect}"
@@ -63,10 +64,4 @@ def announce(config: object) -> None:
 
 def main() -> None:
     """Entry of `python -m carla_bridge.server`: the same command with the same exit codes."""
-    app = typer.Typer(add_completion=False)
-    app.command()(server)
-    try:
-        app(standalone_mode=False)
-    except (UserError, InfrastructureError) as error:
-        typer.echo(f"error: {error}", err=True)
-        sys.exit(int(error.exit_code))
+    sys.exit(run_alone(server, "carla_bridge.server"))

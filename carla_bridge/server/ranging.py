@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import struct
+from dataclasses import replace
 
 import numpy as np
 
@@ -85,7 +86,7 @@ def obstacle_ahead(sensor: Sensor, scene: RayScene) -> tuple[int, float] | None:
     """Nearest thing that a ball rolling ahead of the sensor would touch: (actor id, 0 for scenery; distance in m)."""
     ball_m = _clip(sensor.setting("hit_radius"), 0.0, 10.0)
     boxes = scene.boxes
-    grown = RayScene(type(boxes)(boxes.center_m, boxes.extent_m + ball_m, *boxes._fields()[2:]), scene.ground)
+    grown = RayScene(replace(boxes, extent_m=boxes.extent_m + ball_m), scene.ground)
     ahead = rotation_matrix(sensor.pose) @ np.array([[1.0], [0.0], [0.0]])
     for distance, target in grown.along(
         np.array(sensor.pose.location), ahead[:, 0], _clip(sensor.setting("distance"), 0.0, MAX_RANGE_M)

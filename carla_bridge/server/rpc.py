@@ -215,10 +215,12 @@ class RpcConnection(asyncio.Protocol):
 
     def _tell(self, name: str, error: str | None, result: Any) -> None:
         """Put the failure of an asynchronous call, whose answer the client throws away, into the log once."""
-        failed = error or (result[0][1][0] if result and result[0][0] is True else None)
-        if failed:
+        if not error:
+            envelopes = result if self._table[name].envelope is Envelope.BARE else [result]  # a batch's, or the one
+            error = next(filter(None, map(wire.failure_of, envelopes)), None)
+        if error:
             self._told.add(name)
-            LOG.warning("an asynchronous %s failed: %s", name, failed)
+            LOG.warning("an asynchronous %s failed: %s", name, error)
 
     def _pack(self, message_id: int, error: str | None, result: Any) -> bytes:
         try:

@@ -13,6 +13,7 @@ import cv2
 import numpy as np
 
 from carla_bridge.server.bridges import LowGround, outermost_lanes
+from carla_bridge.server.polylines import length
 from carla_bridge.server.scene import BoxKind, LaneStrip, Rgb, StaticBox
 
 FACADES: tuple[Rgb, ...] = (
@@ -31,7 +32,6 @@ FACADES: tuple[Rgb, ...] = (
 )
 POLE_CLEARANCE_M = 3.0
 HEDGE: Rgb = (62, 98, 48)
-TRUNK: Rgb = (92, 70, 50)
 LAMP: Rgb = (72, 76, 82)
 
 
@@ -137,14 +137,10 @@ class _GroundHeight:
         return float(self._points[np.argmin(np.hypot(self._points[:, 0] - x, self._points[:, 1] - y)), 2])
 
 
-def _length(line_m: np.ndarray) -> float:
-    return float(np.linalg.norm(np.diff(line_m, axis=0), axis=1).sum())
-
-
 def _lamps(kerb: np.ndarray, raster: OccupancyRaster, ground_z: _GroundHeight) -> list[StaticBox]:
     """A lamp post every 28 m, 0.5 m behind the kerb line, its arm over the road."""
     boxes = []
-    for point, tangent in zip(*_walk(kerb, np.arange(10.0, _length(kerb) - 6.0, 28.0)), strict=True):
+    for point, tangent in zip(*_walk(kerb, np.arange(10.0, length(kerb) - 6.0, 28.0)), strict=True):
         x, y = point + 0.5 * np.array([-tangent[1], tangent[0]])
         yaw = float(np.rad2deg(np.arctan2(tangent[1], tangent[0])))
         footprint = rectangle(x, y, yaw, 0.1, 0.1)
@@ -160,15 +156,15 @@ def _buildings(
     """Detached houses and blocks along a kerb, facing it, with gaps; about one plot in five stays green."""
     boxes = []
     along = float(rng.uniform(2.0, 8.0))
-    length = _length(kerb)
-    while along < length:
+    total = length(kerb)
+    while along < total:
         frontage, depth = float(rng.uniform(9.0, 20.0)), float(rng.uniform(8.0, 14.0))
         floors = int(rng.choice([1, 2, 2, 3, 3, 4, 5, 7], p=[0.12, 0.2, 0.16, 0.18, 0.12, 0.1, 0.08, 0.04]))
         setback = float(rng.uniform(3.5, 9.0))
         color = FACADES[int(rng.integers(len(FACADES)))]
         shade = float(rng.uniform(0.88, 1.08))
         green, gap = rng.random() < 0.2, float(rng.uniform(2.0, 10.0))
-        (point,), (tangent,) = _walk(kerb, np.array([min(along + frontage / 2, length)]))
+        (point,), (tangent,) = _walk(kerb, np.array([min(along + frontage / 2, total)]))
         x, y = point + (setback + depth / 2) * np.array([-tangent[1], tangent[0]])
         yaw = float(np.rad2deg(np.arctan2(tangent[1], tangent[0])))
         if not green and raster.is_free(rectangle(x, y, yaw, frontage / 2, depth / 2, margin=2.5)):
@@ -199,8 +195,7 @@ def _trees(
 ) -> list[StaticBox]:
     """Street trees behind the kerb and some in the gaps further back; hedges along green plots."""
     boxes = []
-    length = _length(kerb)
-    for along in np.arange(4.0, length, 9.0):
+    for along in np.arange(4.0, length(kerb), 9.0):
         (point,), (tangent,) = _walk(kerb, np.array([along]))
         right = np.array([-tangent[1], tangent[0]])
         yaw = float(np.rad2deg(np.arctan2(tangent[1], tangent[0])))

@@ -52,7 +52,6 @@ class TrafficLightState(IntEnum):
 MAP_CHANGED = 1  # bit of the simulation-state word: the client drops its cached map
 ACTOR_ACTIVE = 1
 DETAIL_BYTES = 54
-RECORD_BYTES = 119
 
 _HEADER = struct.Struct("<QQd6f")
 _WORLD_HEADER = struct.Struct("<Qdf3iI")
@@ -82,6 +81,12 @@ def void() -> list:
 def void_error(message: str) -> list:
     """Envelope of a failed call that would have returned nothing."""
     return [[True, [message]]]
+
+
+def failure_of(envelope: list) -> str | None:
+    """Message of a failed call's envelope, None of a successful one's."""
+    ((head, *rest),) = envelope
+    return rest[0][0] if rest and (head is True or head == 0) else None
 
 
 def stream_token(stream_id: int, host: str, port: int) -> bytes:

@@ -185,6 +185,12 @@ def exit_code_of(run: Callable[[], object]) -> int:
     return result if isinstance(result, int) else int(ExitCode.DONE)
 
 
+def run_alone(function: Callable[..., object], name: str) -> int:
+    """Run one command as a program of its own, `python -m NAME`, and return its exit code."""
+    command = as_command(function, name)
+    return exit_code_of(lambda: command(prog_name=f"python -m {name}", standalone_mode=False))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code; defects keep their traceback."""
     wait_without_spinning()  # before any command imports torch

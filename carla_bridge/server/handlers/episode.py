@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from carla_bridge.server.arguments import RpcError, number, optional, text, whole
+from carla_bridge.server.arguments import RpcError, flag, number, optional, text, whole
 from carla_bridge.server.rpc import MethodTable
 from carla_bridge.server.world import Settings, World
 from wamdiff2_core.errors import UserError
@@ -11,6 +11,8 @@ METHODS = MethodTable()
 SETTINGS_FIELDS = 11
 GENERATED_MAP = "OpenDriveMap"
 SHORTEST_DELTA_S, LONGEST_DELTA_S = 1e-4, 1.0
+LARGEST_PORT = 65535
+_KEPT_SETTINGS = (flag, number, whole, number, flag, number, number, flag)  # only read by clients
 
 
 @METHODS.returns_value
@@ -122,7 +124,8 @@ def set_episode_settings(world: World, settings: list) -> int:
         if delta != 0 and not SHORTEST_DELTA_S <= delta <= LONGEST_DELTA_S:
             limits = f"{SHORTEST_DELTA_S:g}..{LONGEST_DELTA_S:g}"
             raise RpcError(f"fixed_delta_seconds: expected 0 (variable) or {limits}, got {delta:g}")
-    world.settings = Settings(bool(settings[0]), bool(settings[1]), delta or None, settings[3:])
+    rest = [read(value, "settings") for read, value in zip(_KEPT_SETTINGS, settings[3:], strict=True)]
+    world.settings = Settings(bool(settings[0]), bool(settings[1]), delta or None, rest)
     return world.frame
 
 
@@ -149,7 +152,7 @@ def add_traffic_manager_running(world: World, address: list) -> bool:
     """Register a TrafficManager that runs inside a client."""
     if not isinstance(address, list) or len(address) != 2:
         raise RpcError("address: expected [host, port]")
-    world.traffic_managers[whole(address[1], "port")] = [text(address[0], "host"), address[1]]
+    world.traffic_managers[whole(address[1], "port", LARGEST_PORT)] = [text(address[0], "host"), address[1]]
     return True
 
 

@@ -11,11 +11,11 @@ from carla_bridge.server.arguments import RpcError, number, whole
 from carla_bridge.server.handlers.vehicles import vehicle_of
 from carla_bridge.server.poses import Pose, compose
 from carla_bridge.server.rpc import MethodTable
-from carla_bridge.server.vehicle_model import VehicleModel
 from carla_bridge.server.world import World
 
 METHODS = MethodTable()
 WHEEL_RADIUS_M = 0.35
+DRAG_AREA_KGPM = 1.2 * 2.2  # usual air density times frontal area
 TYRE_FRICTION = 3.5  # what CARLA's tyres have; the model's `tyre_friction` is a share of it
 LAST_WHEEL, LAST_DOOR = 3, 6
 PHYSICS_FIELDS, WHEEL_FIELDS = 17, 10
@@ -24,9 +24,10 @@ MASS_FIELD, DRAG_FIELD, WHEELS_FIELD = 11, 12, 15
 
 @METHODS.returns_value
 def get_wheel_steer_angle(world: World, actor_id: int, wheel: int) -> float:
-    """Angle of a wheel in degrees, right positive; rear wheels do not steer."""
-    front = whole(wheel, "wheel", LAST_WHEEL) < 2
-    return math.degrees(vehicle_of(world, actor_id).motion.steer_rad) if front else 0.0
+    """Angle of a wheel in degrees, right positive; rear wheels, of which a bike's is wheel 1, do not steer."""
+    vehicle = vehicle_of(world, actor_id)
+    front = whole(wheel, "wheel", LAST_WHEEL) < vehicle.model.wheels // 2
+    return math.degrees(vehicle.motion.steer_rad) if front else 0.0
 
 
 @METHODS.returns_nothing
@@ -71,7 +72,7 @@ def get_physics_control(world: World, actor_id: int) -> list:
     torque_curve, steering_curve = [[0.0, 500.0], [5000.0, 500.0]], [[0.0, 1.0], [100.0, 1.0]]
     gears = [[2.85, 0.5, 0.65]]
     head = [torque_curve, 5000.0, 1.0, 0.15, 2.0, 0.35, True, 0.5, 10.0, 4.0, gears]
-    drag = _drag(model)
+    drag = 2 * model.drag_per_m * model.mass_kg / DRAG_AREA_KGPM
     return [*head, model.mass_kg, drag, [0.0, 0.0, 0.5], steering_curve, _wheels(vehicle), True]
 
 
@@ -92,15 +93,10 @@ def apply_physics_control(world: World, actor_id: int, control: list) -> None:
     vehicle.model = replace(
         vehicle.model,
         mass_kg=mass_kg,
-        drag_per_m=vehicle.model.drag_per_m * drag / _drag(vehicle.model),
+        drag_per_m=drag * DRAG_AREA_KGPM / (2 * mass_kg),
         max_steer_rad=math.radians(max(angles_deg)),
         tyre_friction=sum(frictions) / len(frictions) / TYRE_FRICTION,
     )
-
-
-def _drag(model: VehicleModel) -> float:
-    """CARLA's drag coefficient, from the model's by the usual air density and frontal area."""
-    return round(2 * model.drag_per_m * model.mass_kg / (1.2 * 2.2), 4)
 
 
 def _wheel(wheel: Any) -> tuple[float, float]:

@@ -61,10 +61,12 @@ def test_vehicles_that_a_client_spawns_for_the_server_to_drive_drive(seen: dict[
     assert sum(speed > 2.0 for speed in seen["own_speeds"]) >= len(seen["own_speeds"]) / 2
 
 
-def test_a_count_that_cannot_be_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [["--vehicles", "-1"], ["--vehicles", "many"], ["--vehicle", "1"]])
+def test_wrong_use_is_told_in_one_line(options: list[str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "carla_bridge.server", "--vehicles", "-1"],
+        [sys.executable, "-m", "carla_bridge.server", *options],
         env=child_environment(), cwd=ROOT, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == 2
-    assert "--vehicles" in done.stderr
+    assert "--vehicle" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

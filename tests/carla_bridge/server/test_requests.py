@@ -98,12 +98,31 @@ def test_physics_control_takes_over_what_the_model_knows(world: World) -> None:
     done(world, "apply_physics_control", car, control)
     model = world.actor(car).model  # type: ignore[attr-defined]
     assert (model.mass_kg, model.tyre_friction) == (900.0, pytest.approx(0.1))
-    assert model.drag_per_m == pytest.approx(2 * before.drag_per_m, rel=1e-3)
+    assert model.drag_per_m * 900.0 == pytest.approx(2 * before.drag_per_m * before.mass_kg)
+    assert value(world, "get_physics_control", car)[12] == pytest.approx(control[12])
     for field, bad in ((11, 0.0), (12, -1.0), (15, []), (15, [[1.0]])):
         wrong = value(world, "get_physics_control", car)
         wrong[field] = bad
         assert refusal(world, "apply_physics_control", car, wrong)
     assert world.actor(car).model.mass_kg == 900.0  # type: ignore[attr-defined]
+
+
+def test_drag_that_was_taken_away_can_be_given_back(world: World) -> None:
+    car = spawn(world)
+    without, before = (value(world, "get_physics_control", car) for _ in range(2))
+    without[12] = 0.0
+    done(world, "apply_physics_control", car, without)
+    done(world, "apply_physics_control", car, before)
+    assert value(world, "get_physics_control", car)[12] == pytest.approx(before[12])
+
+
+def test_a_bike_steers_its_front_wheel_only(world: World) -> None:
+    bike = spawn(world, [0, "vehicle.kawasaki.ninja", []])
+    done(world, "apply_control_to_vehicle", bike, [0.0, 1.0, 0.0, False, False, False, 0])
+    for _ in range(20):
+        world.step(0.05)
+    assert value(world, "get_wheel_steer_angle", bike, 0) > 5.0
+    assert value(world, "get_wheel_steer_angle", bike, 1) == 0.0
 
 
 def batch_bodies(car: int, walker: int, world: World) -> dict[int, list]:

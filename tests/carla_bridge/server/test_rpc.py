@@ -214,6 +214,34 @@ def test_settings_round_trip_and_bad_step_is_refused(world: World) -> None:
     assert call(world, "set_episode_settings", wire)[0][0] == 0
 
 
+@pytest.mark.parametrize(("field", "bad"), [(3, "yes"), (4, None), (5, -1), (6, [0.0]), (7, 1), (9, 1e300), (10, {})])
+def test_settings_that_other_clients_could_not_read_are_refused(world: World, field: int, bad: Any) -> None:
+    before = value(world, "get_episode_settings")
+    wire = [*before]
+    wire[field] = bad
+    assert call(world, "set_episode_settings", wire)[0][0] == 0
+    assert value(world, "get_episode_settings") == before
+
+
+def test_traffic_manager_on_a_port_that_cannot_be_is_refused(world: World) -> None:
+    assert call(world, "add_traffic_manager_running", ["127.0.0.1", 65536])[0][0] == 0
+    assert value(world, "add_traffic_manager_running", ["127.0.0.1", 65535]) is True
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"), [("destroy_actor", [99]), ("set_actor_dead", [99]), ("apply_batch", [[[[1, [99]]]]])]
+)
+def test_failure_of_an_asynchronous_call_is_logged_once(
+    world: World, name: str, arguments: list, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection, _ = connect(world)
+    for _ in range(2):
+        connection.data_received(msgpack.packb([0, 1, name, [[True], *arguments]]))
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"an asynchronous {name} failed: ")
+    assert "99" in record.getMessage()
+
+
 def test_sensor_token_exists_only_for_streams_that_do(world: World) -> None:
     assert len(value(world, "get_sensor_token", world.state_stream)[0]) == 24
     assert call(world, "get_sensor_token", 4000)[0][0] == 0
