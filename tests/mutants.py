@@ -358,8 +358,8 @@ MUTANTS = (
         "score",
         "the corrected comfort takes the yaw rate for the yaw acceleration too",
         "carla_bridge/score/comfort.py",
-        "_within(smoothed(smoothed(rate), info.step_s), YAW_ACCEL_RADPS2)",
-        "_within(smoothed(smoothed(rate)), YAW_ACCEL_RADPS2)",
+        "_within(smoothed(rate, info.step_s), YAW_ACCEL_RADPS2)",
+        "_within(smoothed(rate), YAW_ACCEL_RADPS2)",
         "tests/carla_bridge/test_score_comfort.py",
     ),
     Mutant(

@@ -248,7 +248,7 @@ def _upstream(
 def _comfort(states: Sequence[RouteState], metrics: Path | None) -> tuple[ComfortScore | None, list[Problem]]:
     if metrics is None:
         return None, []
-    from carla_bridge.score.comfort import (  # numpy is loaded only for this
+    from carla_bridge.score.comfort import (  # numpy and scipy are loaded only for this
         CORRECTION,
         MetricFileError,
         find_metric_file,

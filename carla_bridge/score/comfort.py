@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from scipy.signal import savgol_filter
 
 METRIC_FILE = "metric_info.json"
 CORRECTION = ("upstream compares yaw rates in deg/s with limits in rad/s, takes the smoothed yaw rate for the yaw "
@@ -44,7 +45,7 @@ class MetricFileError(ValueError):
 
 @dataclass(frozen=True)
 class MetricInfo:
-    """What an agent noted of its vehicle, one row a sample, in CARLA's world.
+    """What an agent noted of its vehicle, one row a sample, in CARLA's world; in stretches, with an axis in front.
 
     Attributes:
         accel_mps2: (N, 2) horizontal acceleration.
@@ -128,76 +129,66 @@ def route_comfort(info: MetricInfo) -> RouteComfort:
     return RouteComfort(_share(info, _comfortable_as_coded), _share(info, _comfortable))
 
 
-def _share(info: MetricInfo, rule: Callable[[MetricInfo], bool]) -> float:
+def _share(info: MetricInfo, rule: Callable[[MetricInfo], np.ndarray]) -> float:
     """Share of whole stretches that pass; a route of one stretch or less is judged once."""
-    if len(info) <= STRETCH:
-        return float(rule(info))
-    starts = range(0, len(info) - STRETCH + 1, STRETCH)
-    passed = [rule(_cut(info, start, start + STRETCH)) for start in starts]
-    return sum(passed) / len(passed)
+    length = min(len(info), STRETCH)
+    count = len(info) // length
 
+    def cut(column: np.ndarray) -> np.ndarray:
+        return column[: count * length].reshape(count, length, *column.shape[1:])
 
-def _cut(info: MetricInfo, start: int, end: int) -> MetricInfo:
-    part = slice(start, end)
-    return MetricInfo(
-        info.accel_mps2[part], info.forward[part], info.right[part], info.yaw_rate_degps[part], info.step_s
+    stretches = MetricInfo(
+        cut(info.accel_mps2), cut(info.forward), cut(info.right), cut(info.yaw_rate_degps), info.step_s
     )
+    return float(rule(stretches).mean())
 
 
-def _comfortable_as_coded(info: MetricInfo) -> bool:
+def _comfortable_as_coded(info: MetricInfo) -> np.ndarray:
     unwrapped = info.yaw_rate_degps.copy()
-    unwrapped[1:] -= 2 * math.pi * np.cumsum(np.round(np.diff(info.yaw_rate_degps) / (2 * math.pi)))
+    turns = np.round(np.diff(info.yaw_rate_degps) / (2 * math.pi))
+    unwrapped[..., 1:] -= 2 * math.pi * np.cumsum(turns, axis=-1)
     rate = smoothed(unwrapped)
-    return _linear(info, UPSTREAM_STEP_S) and _within(rate, YAW_ACCEL_RADPS2) and _within(rate, YAW_RATE_RADPS)
+    return _linear(info, UPSTREAM_STEP_S) & _within(rate, YAW_ACCEL_RADPS2) & _within(rate, YAW_RATE_RADPS)
 
 
-def _comfortable(info: MetricInfo) -> bool:
-    rate = np.deg2rad(info.yaw_rate_degps)
+def _comfortable(info: MetricInfo) -> np.ndarray:
+    rate = smoothed(np.deg2rad(info.yaw_rate_degps))
     return (
         _linear(info, info.step_s)
-        and _within(smoothed(smoothed(rate), info.step_s), YAW_ACCEL_RADPS2)
-        and _within(smoothed(rate), YAW_RATE_RADPS)
+        & _within(smoothed(rate, info.step_s), YAW_ACCEL_RADPS2)
+        & _within(rate, YAW_RATE_RADPS)
     )
 
 
-def _linear(info: MetricInfo, step_s: float) -> bool:
+def _linear(info: MetricInfo, step_s: float) -> np.ndarray:
     """Accelerations and jerks; jerk is the derivative of the smoothed acceleration."""
-    lon = smoothed(np.einsum("ij,ij->i", info.accel_mps2, info.forward))
-    lat = smoothed(np.einsum("ij,ij->i", info.accel_mps2, info.right))
-    magnitude = smoothed(np.hypot(info.accel_mps2[:, 0], info.accel_mps2[:, 1]))
+    lon = smoothed((info.accel_mps2 * info.forward).sum(-1))
+    lat = smoothed((info.accel_mps2 * info.right).sum(-1))
+    magnitude = smoothed(np.linalg.norm(info.accel_mps2, axis=-1))
     return (
         _within(lon, LON_ACCEL_MPS2)
-        and _within(lat, LAT_ACCEL_MPS2)
-        and _within(smoothed(magnitude, step_s), JERK_MPS3)
-        and _within(smoothed(lon, step_s), LON_JERK_MPS3)
+        & _within(lat, LAT_ACCEL_MPS2)
+        & _within(smoothed(magnitude, step_s), JERK_MPS3)
+        & _within(smoothed(lon, step_s), LON_JERK_MPS3)
     )
 
 
-def _within(values: np.ndarray, limits: tuple[float, float]) -> bool:
-    """Whether all values lie strictly between two limits; a NaN does not."""
-    return bool(np.all((values > limits[0]) & (values < limits[1])))
+def _within(values: np.ndarray, limits: tuple[float, float]) -> np.ndarray:
+    """Whether all values of a stretch lie strictly between two limits; a NaN does not."""
+    return np.asarray(((values > limits[0]) & (values < limits[1])).all(axis=-1))
 
 
 def smoothed(values: np.ndarray, derivative_step_s: float | None = None) -> np.ndarray:
     """Savitzky-Golay filter: parabolas fitted to seven samples, by least squares.
 
     Args:
-        values: (N,) with N >= 3; fewer than seven are fitted all at once.
+        values: (..., N) with N >= 3; fewer than seven are fitted all at once.
         derivative_step_s: sample spacing; the first derivative is returned instead of the value.
 
     Returns:
-        (N,) fitted values or derivatives; the first and last three come from the first and last fit.
+        (..., N) fitted values or derivatives; the first and last three come from the first and last fit.
     """
-    window = min(WINDOW, len(values))
-    half = window // 2
-    offsets = np.arange(window, dtype=np.float64)
-    to_parabola = np.linalg.pinv(np.vander(offsets, ORDER + 1, increasing=True))  # (3, window)
-    fits = np.lib.stride_tricks.sliding_window_view(values, window) @ to_parabola.T  # (N - window + 1, 3)
-    last = len(fits) - 1
-    index = np.arange(len(values))
-    fit = np.clip(index - half, 0, last)
-    x = index - fit
-    constant, slope, bend = fits[fit].T
+    window = min(WINDOW, values.shape[-1])
     if derivative_step_s is None:
-        return constant + slope * x + bend * x**2
-    return (slope + 2 * bend * x) / derivative_step_s
+        return np.asarray(savgol_filter(values, window, ORDER))
+    return np.asarray(savgol_filter(values, window, ORDER, deriv=1, delta=derivative_step_s))
