@@ -192,9 +192,10 @@ class _Writer:
         left, right = self._roads[approach.road_id].wheels(s_m)
         edge, outwards = (right, -1) if approach.at_end else (left, 1)
         lane = approach.ends[-1]
-        rows = {row[0]: row for row in self._roads[approach.road_id].lanes(s_m)}
-        _, _, inner, outer = rows[lane.lane_id]
+        # a lane may begin, or get its number, between there and the junction
         place = self._map.get_waypoint_xodr(approach.road_id, lane.lane_id, s_m) or lane
+        rows = {row[0]: row for row in self._roads[approach.road_id].lanes(place.s)}
+        _, _, inner, outer = rows[lane.lane_id]
         middle, side = place.transform.location, place.transform.get_right_vector()
         for step in range(POLE_TRIES):
             t = edge + outwards * (POLE_GAP_M + step * POLE_STEP_M)

@@ -101,9 +101,13 @@ def _governed(carla_map: carla.Map, landmarks: Iterable[carla.Landmark]) -> list
                 if lane_id == 0 or (against and lane_id < 0) or (along and lane_id > 0):
                     continue
                 waypoint = carla_map.get_waypoint_xodr(landmark.road_id, lane_id, landmark.s)
-                while waypoint is not None and waypoint.is_junction:
+                for _ in range(int(2 * APPROACH_M)):  # back out of the junction, unless its ways form a ring
+                    if waypoint is None or not waypoint.is_junction:
+                        break
                     waypoint = next(iter(waypoint.previous(1.0)), None)
-                if waypoint is not None and waypoint.lane_type == carla.LaneType.Driving:
+                if waypoint is None or waypoint.is_junction:
+                    continue
+                if waypoint.lane_type == carla.LaneType.Driving:
                     ends.setdefault((waypoint.road_id, waypoint.lane_id), waypoint)
     return [ends[key] for key in sorted(ends, key=lambda key: (key[0], abs(key[1])))]
 

@@ -182,6 +182,8 @@ class Town:
         for spec in self.signals:
             for stop in spec.stops:
                 place = self.map.get_waypoint_xodr(stop.road_id, stop.lane_id, stop.s_m)
+                if place is None:
+                    continue
                 middle, right = place.transform.location, place.transform.get_right_vector()
                 reach = place.lane_width / 2 * STOP_LINE_SHARE
                 ends = [(middle.x + k * right.x, middle.y + k * right.y, middle.z) for k in (-reach, reach)]

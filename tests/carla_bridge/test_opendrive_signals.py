@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from pathlib import Path
+from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -12,9 +15,10 @@ import pytest
 carla = pytest.importorskip("carla")
 shapely = pytest.importorskip("shapely")
 
-from carla_bridge.server.opendrive_signals import Control, has_signals, with_signals  # noqa: E402
+from carla_bridge.server.opendrive_signals import Control, RoadProfile, _Writer, has_signals, with_signals  # noqa: E402
 from carla_bridge.server.road_signals import SignalSpec  # noqa: E402
 from carla_bridge.server.scene import SignalKind  # noqa: E402
+from carla_bridge.server.signal_reader import read_signals  # noqa: E402
 from carla_bridge.server.signals import Signal, SignalControl, trigger_middle  # noqa: E402
 from carla_bridge.server.town import Town  # noqa: E402
 from carla_bridge.server.town_library import SHIPPED_FOLDER  # noqa: E402
@@ -214,6 +218,41 @@ def test_signals_of_a_file_are_kept_and_lanes_of_signals_inside_a_junction_are_f
     assert spec.sign_id == "77"
     assert spec.junction_id == inside.junction_id
     assert [(stop.road_id, stop.lane_id) for stop in spec.stops] == [(before.road_id, before.lane_id)]
+
+
+def test_signal_in_a_junction_whose_ways_form_a_ring_governs_nothing() -> None:
+    steps = itertools.count()
+
+    def previous(distance_m: float) -> list:
+        assert next(steps) < 1000
+        return [ring]
+
+    ring = SimpleNamespace(is_junction=True, lane_type=carla.LaneType.Driving, road_id=1, lane_id=-1, previous=previous)
+    landmark = SimpleNamespace(
+        type="1000001", id="5", road_id=1, s=3.0, orientation=carla.LandmarkOrientation.Positive,
+        get_lane_validities=lambda: [(-1, -1)],
+    )  # fmt: skip
+    carla_map = SimpleNamespace(get_all_landmarks=lambda: [landmark], get_waypoint_xodr=lambda road, lane, s: ring)
+    assert read_signals("<OpenDRIVE/>", carla_map) == ()
+
+
+def test_pole_stands_beside_a_road_whose_lanes_get_their_numbers_just_before_the_junction() -> None:
+    def section(s_m: float, *lanes: tuple[int, float]) -> str:
+        rows = "".join(
+            f'<lane id="{i}" type="driving"><width sOffset="0" a="{w}" b="0" c="0" d="0"/></lane>' for i, w in lanes
+        )
+        return f'<laneSection s="{s_m}"><right>{rows}</right></laneSection>'
+
+    road = ElementTree.fromstring(
+        f'<road id="7" length="50"><lanes>{section(0, (-1, 3.5))}{section(49, (-1, 3.0), (-2, 3.5))}</lanes></road>'
+    )
+    pose = SimpleNamespace(location=carla.Location(50.0, 4.75, 0.0), get_right_vector=lambda: carla.Vector3D(0, 1, 0))
+    end = SimpleNamespace(lane_id=-2, s=50.0, transform=pose)
+    nowhere = SimpleNamespace(get_waypoint_xodr=lambda *place: None, get_waypoint=lambda *place, **options: None)
+    writer = _Writer(ElementTree.Element("OpenDRIVE"), {7: RoadProfile(road)}, nowhere)
+    approach = SimpleNamespace(road_id=7, at_end=True, end_s_m=50.0, ends=(end,), lane_ids=(-2,))
+    writer.add_signal(approach, "206", "Sign_Stop", 45.0)
+    assert float(road.find("signals/signal").get("t")) == pytest.approx(-3.5 - 0.8)
 
 
 def test_shipped_first_town_has_none() -> None:
