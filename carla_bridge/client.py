@@ -115,22 +115,17 @@ class Simulation:
         self._lost = False  # whether a call has failed, as to a server that hangs
         self._closed = False
         try:
-            self._call(lambda: self._connect(host, port, town), f"connecting to the CARLA server at {host}:{port}")
-            self._call(self._synchronise, "world.apply_settings")
+            self.call(lambda: self._connect(host, port, town), f"connecting to the CARLA server at {host}:{port}")
+            self.call(self._synchronise, "world.apply_settings")
             if fresh:
-                self._call(self._reload, "client.load_world")
-            self._call(lambda: self._spawn_ego(ego_pose, blueprint), "spawning the ego vehicle")
+                self.call(self._reload, "client.load_world")
+            self.call(lambda: self._spawn_ego(ego_pose, blueprint), "spawning the ego vehicle")
             self._reader = SurroundingsReader(self._world, self.map, self.ego_id)
             self._mount_sensors(cameras, inertial)
             self._warm_up(max((mount.every_ticks for mount in cameras), default=1))
         except BaseException:
             self.close()
             raise
-
-    @property
-    def camera_names(self) -> tuple[str, ...]:
-        """Names of all cameras."""
-        return tuple(self._cameras)
 
     @property
     def world(self) -> Any:
@@ -199,15 +194,32 @@ class Simulation:
         weather = carla.WeatherParameters(sun_altitude_angle=70.0, cloudiness=50.0)
         for name, value in values.items():
             setattr(weather, name, value)
-        self._call(lambda: self._world.set_weather(weather), "world.set_weather")
+        self.call(lambda: self._world.set_weather(weather), "world.set_weather")
 
     def speed_limit_mps(self) -> float:
         """Speed limit where the ego vehicle is; 0 when none is known."""
         return float(self._ego.get_speed_limit()) / 3.6
 
+    def call(self, function: Callable[[], T], what: str, timeout_s: float = math.inf) -> T:
+        """The result of a call that waits for the server; each is short, so that few are left behind by Ctrl-C.
+
+        Args:
+            function: calls the library.
+            what: names it in messages.
+            timeout_s: wall clock; by default the library's own limit holds.
+
+        Raises:
+            InfrastructureError: it failed, it did not come back in time, or the server has ended.
+        """
+        try:
+            return self._watchdog.call(function, what, timeout_s)
+        except InfrastructureError:
+            self._lost = True
+            raise
+
     def surroundings(self) -> Surroundings:
         """Everything around the ego vehicle at the last tick: privileged, not for planners."""
-        return self._call(lambda: self._reader.read(self._world.get_snapshot()), "reading the surroundings")
+        return self.call(lambda: self._reader.read(self._world.get_snapshot()), "reading the surroundings")
 
     def close(self) -> None:
         """Destroy what was spawned and restore the server's settings. Never raises; safe to call twice."""
@@ -245,17 +257,9 @@ class Simulation:
     ) -> None:
         self.close()
 
-    def _call(self, function: Callable[[], T], what: str, timeout_s: float = math.inf) -> T:
-        """The result of a call that waits for the server; each is short, so that few are left behind by Ctrl-C."""
-        try:
-            return self._watchdog.call(function, what, timeout_s)
-        except InfrastructureError:
-            self._lost = True
-            raise
-
     def _move_on(self) -> int:
         # The library's own limit comes first; the watchdog's is for waits inside the library that have none.
-        return self._call(lambda: self._world.tick(self._timeout_s), "world.tick", self._timeout_s + 5.0)
+        return self.call(lambda: self._world.tick(self._timeout_s), "world.tick", self._timeout_s + 5.0)
 
     def _connect(self, host: str, port: int, town: str | None) -> None:
         self._client = carla.Client(host, port, worker_threads=4)
@@ -339,7 +343,7 @@ class Simulation:
             self._actors.append(actor)
             self._streams[name] = Stream(name, actor, period, self._fault)
 
-        self._call(mount, f"mounting sensor {name}")
+        self.call(mount, f"mounting sensor {name}")
 
     def _warm_up(self, longest_period: int) -> None:
         """Tick until subscriptions are live and the phase of every paced camera is known."""

@@ -34,8 +34,6 @@ STATUS = {
     Outcome.OFF_ROUTE: RouteStatus.DEVIATED,
     Outcome.BLOCKED: RouteStatus.BLOCKED,
     Outcome.TIMEOUT: RouteStatus.TICK_LIMIT,
-    Outcome.PLANNER_LOST: RouteStatus.AGENT_CRASHED,
-    Outcome.SERVER_LOST: RouteStatus.SIMULATION_CRASHED,
 }
 
 

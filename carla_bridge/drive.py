@@ -53,7 +53,7 @@ class Drive:
                 self._results = replace(self._results, error=str(error))
                 raise
             except KeyboardInterrupt:
-                display.note("stopped by the user before the first route")
+                display.note("stopped by the user")
             finally:
                 self._results.save(self._config.out)
             display.note("report")

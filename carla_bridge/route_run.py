@@ -179,7 +179,8 @@ class RouteRun:
             verdict = Verdict(Outcome.AGENT_CRASHED, str(error))
         except KeyboardInterrupt:
             verdict = Verdict(Outcome.INTERRUPTED, "stopped by the user")
-        self._scenarios.close()
+        finally:
+            self._scenarios.close()
         return self._result(verdict)
 
     def _loop(self) -> Verdict:

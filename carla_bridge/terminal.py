@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from types import TracebackType
+from typing import Self
 
 import numpy as np
 from rich.console import Console
@@ -15,24 +17,29 @@ from carla_bridge.results import DriveResults, RouteResult
 from carla_bridge.route_run import Progress
 
 BAR_CELLS = 24
-LOG_PERIOD_S = 10.0
 
 
-class DriveDisplay:
-    """Progress of a drive. On a terminal one line is rewritten; elsewhere a line comes every ten seconds."""
+class LiveLine:
+    """One line that tells how far something is: rewritten on a terminal, elsewhere printed from time to time.
 
-    def __init__(self, routes: int, console: Console | None = None) -> None:
-        """Prepare to show a drive of `routes` routes."""
+    Attributes:
+        console: for lines that stay.
+    """
+
+    def __init__(self, log_period_s: float, refresh_hz: int, console: Console | None = None) -> None:
+        """Prepare it.
+
+        Args:
+            log_period_s: between two printed lines, where there is no terminal.
+            refresh_hz: how often a terminal's line is drawn.
+            console: where to; standard output by default.
+        """
         self.console = console or Console(highlight=False, soft_wrap=True)
-        self._routes = routes
-        self._number = 0
-        live = Live(console=self.console, refresh_per_second=8, transient=True)
+        live = Live(console=self.console, refresh_per_second=refresh_hz, transient=True)
         self._live = live if self.console.is_terminal else None
-        self._last_log_s = time.monotonic()
-        self._plan_times: deque[float] = deque(maxlen=12)
-        self._plan_count = 0
+        self._log_period_s, self._last_log_s = log_period_s, time.monotonic()
 
-    def __enter__(self) -> DriveDisplay:
+    def __enter__(self) -> Self:
         if self._live is not None:
             self._live.start()
         return self
@@ -42,6 +49,26 @@ class DriveDisplay:
     ) -> None:
         if self._live is not None:
             self._live.stop()
+
+    def show(self, line: Callable[[], Text]) -> None:
+        """Let the line be what `line` gives, if it is to be seen now."""
+        if self._live is not None:
+            self._live.update(line())
+        elif time.monotonic() - self._last_log_s > self._log_period_s:
+            self._last_log_s = time.monotonic()
+            self.console.print(line())
+
+
+class DriveDisplay(LiveLine):
+    """Progress of a drive."""
+
+    def __init__(self, routes: int, console: Console | None = None) -> None:
+        """Prepare to show a drive of `routes` routes."""
+        super().__init__(10.0, 8, console)
+        self._routes = routes
+        self._number = 0
+        self._plan_times: deque[float] = deque(maxlen=12)
+        self._plan_count = 0
 
     def note(self, text: str) -> None:
         """Show what is being done now."""
@@ -58,15 +85,10 @@ class DriveDisplay:
 
     def update(self, progress: Progress) -> None:
         """Show the state of the route."""
-        now = time.monotonic()
         if progress.plans > self._plan_count:
-            self._plan_times.append(now)
+            self._plan_times.append(time.monotonic())
         self._plan_count = progress.plans
-        if self._live is not None:
-            self._live.update(self._line(progress))
-        elif now - self._last_log_s > LOG_PERIOD_S:
-            self._last_log_s = now
-            self.console.print(self._line(progress))
+        self.show(lambda: self._line(progress))
 
     def end_route(self, result: RouteResult) -> None:
         """Leave a line about a finished route."""

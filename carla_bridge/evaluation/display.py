@@ -2,48 +2,31 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 
 from rich.console import Console
-from rich.live import Live
 from rich.text import Text
 
 from carla_bridge.evaluation.attempts import Attempt, Job, Kind
 from carla_bridge.evaluation.request import Evaluation
 from carla_bridge.results import DriveResults
+from carla_bridge.terminal import LiveLine
 
-LOG_PERIOD_S = 30.0
 STYLES = {Kind.INFRASTRUCTURE: "yellow", Kind.UNUSABLE: "magenta", Kind.REFUSED: "red"}
 
 
-class EvaluationDisplay:
-    """Progress of an evaluation. On a terminal one line is rewritten; elsewhere a line comes every half minute."""
+class EvaluationDisplay(LiveLine):
+    """Progress of an evaluation."""
 
     def __init__(self, evaluation: Evaluation, console: Console | None = None) -> None:
         """Prepare to show `evaluation`."""
-        self.console = console or Console(highlight=False, soft_wrap=True)
+        super().__init__(30.0, 4, console)
         self._evaluation = evaluation
-        live = Live(console=self.console, refresh_per_second=4, transient=True)
-        self._live = live if self.console.is_terminal else None
         self._counts: Counter[Kind] = Counter()
         self._open = 0
         self._walls_s: list[float] = []
         self._scores: list[float] = []
-        self._last_log_s = time.monotonic()
-
-    def __enter__(self) -> EvaluationDisplay:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
 
     def begin(self, attempts: Sequence[Attempt], left: int) -> None:
         """Start with what the journal holds, and `left` drives to do."""
@@ -71,11 +54,7 @@ class EvaluationDisplay:
 
     def update(self, running: Mapping[Job, float]) -> None:
         """Show how far it is."""
-        if self._live is not None:
-            self._live.update(self._line(running))
-        elif time.monotonic() - self._last_log_s > LOG_PERIOD_S:
-            self._last_log_s = time.monotonic()
-            self.console.print(self._line(running))
+        self.show(lambda: self._line(running))
 
     def note(self, text: str) -> None:
         """Leave a line."""

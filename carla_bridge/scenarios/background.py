@@ -6,6 +6,7 @@ each is driven by the server itself; on CARLA, by the library's traffic manager.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import carla
@@ -69,7 +70,8 @@ class BackgroundTraffic:
         """Take the vehicles away; never raises."""
         self._stage.close()
         if self._manager is not None:
-            self._manager.set_synchronous_mode(False)
+            with suppress(RuntimeError):
+                self._manager.set_synchronous_mode(False)
 
     def _places(self) -> list[Place]:
         """Spawn points near the route, but not where the ego vehicle begins."""

@@ -57,7 +57,7 @@ class _HeldLight:
 
 @dataclass
 class Stage:
-    """One route's stage.
+    """One route's stage. What waits for the server raises InfrastructureError when the server is lost.
 
     Attributes:
         simulation: the world.
@@ -81,7 +81,7 @@ class Stage:
         key = (pattern, *sorted(attributes.items()))
         if key not in self._kinds:
             self._kinds[key] = sorted(
-                blueprint.id for blueprint in self.simulation.world.get_blueprint_library().filter(pattern)
+                blueprint.id for blueprint in self._library().filter(pattern)
                 if all(
                     blueprint.has_attribute(name) and _text(blueprint.get_attribute(name)) == value
                     for name, value in attributes.items()
@@ -109,15 +109,15 @@ class Stage:
 
     def server_drives(self, kind: str) -> bool:
         """Whether the server can drive vehicles of a blueprint by itself, as the embedded one can."""
-        return bool(self.simulation.world.get_blueprint_library().find(kind).has_attribute("driver"))
+        return bool(self._library().find(kind).has_attribute("driver"))
 
     def try_spawn(
         self, kind: str, spot: Spot, *, role: str = "scenario", speed_mps: float = 0.0, by_server: bool = False
     ) -> int | None:
         """As `spawn`; None when the place is taken. `by_server` lets the server drive the vehicle if it can."""
-        world = self.simulation.world
+        world, call, library = self.simulation.world, self.simulation.call, self._library()
         try:
-            blueprint = world.get_blueprint_library().find(kind)
+            blueprint = library.find(kind)
         except (IndexError, RuntimeError):
             raise ScenarioError(f"the server has no {kind}") from None
         if blueprint.has_attribute("role_name"):
@@ -129,14 +129,16 @@ class Stage:
             if colors:
                 blueprint.set_attribute("color", colors[int(self.rng.integers(len(colors)))])
         for lift_m in LIFTS_M:
-            handle = world.try_spawn_actor(blueprint, _transform(spot, lift_m))
+            place = _transform(spot, lift_m)
+            handle = call(lambda place=place: world.try_spawn_actor(blueprint, place), f"spawning a {kind}")
             if handle is not None:
                 break
         else:
             return None
         self._actors[handle.id] = handle
         if kind.startswith("vehicle."):
-            steering = max(wheel.max_steer_angle for wheel in handle.get_physics_control().wheels)
+            physics = call(handle.get_physics_control, "vehicle.get_physics_control")
+            steering = max(wheel.max_steer_angle for wheel in physics.wheels)
             half_m = handle.bounding_box.extent.x
             self._vehicles[handle.id] = _Vehicle(handle, PedalMap(math.radians(steering)), 1.2 * half_m)
             if speed_mps:
@@ -207,7 +209,9 @@ class Stage:
         for light_id, state in states.items():
             held = self._held.get(light_id)
             if held is None:
-                handle = self.simulation.world.get_actor(light_id)
+                handle = self.simulation.call(
+                    lambda light_id=light_id: self.simulation.world.get_actor(light_id), "world.get_actor"
+                )
                 times = handle.get_green_time(), handle.get_yellow_time(), handle.get_red_time()
                 held = self._held[light_id] = _HeldLight(handle, state, times)
                 handle.set_green_time(HELD_LIGHT_S)
@@ -232,22 +236,28 @@ class Stage:
             if not held.told or shown.get(light_id) is not held.state:
                 held.handle.set_state(CARLA_LIGHTS[held.state])
                 held.told = True
-        if self._batch:
-            batch, self._batch = self._batch, []
-            for response in self.simulation.client.apply_batch_sync(batch, False):
-                if response.error:
-                    LOG.debug("command for actor %s: %s", response.actor_id, response.error)
+        for response in self._send():
+            if response.error:
+                LOG.debug("command for actor %s: %s", response.actor_id, response.error)
 
     def close(self) -> None:
         """Take everything away; never raises."""
         try:
             self.release_lights()
             self.remove(list(self._actors))
-            if self._batch:
-                self.simulation.client.apply_batch_sync(self._batch, False)
+            self._send()
         except RuntimeError as error:
             LOG.warning("scenario actors were not all taken away: %s", error)
-        self._batch = []
+
+    def _send(self) -> list[Any]:
+        """Send what was collected, as one batch; the answers."""
+        batch, self._batch = self._batch, []
+        if not batch:
+            return []
+        return self.simulation.call(lambda: self.simulation.client.apply_batch_sync(batch, False), "client.apply_batch")
+
+    def _library(self) -> Any:
+        return self.simulation.call(self.simulation.world.get_blueprint_library, "world.get_blueprint_library")
 
 
 def _text(attribute: Any) -> str:

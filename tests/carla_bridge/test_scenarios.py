@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import threading
+import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,10 +18,14 @@ from carla_bridge.route_file import load_routes  # noqa: E402
 from carla_bridge.scenarios import obstacles, traffic_flows  # noqa: E402
 from carla_bridge.scenarios.engine import ScenarioEngine  # noqa: E402
 from carla_bridge.scenarios.errors import ScenarioError  # noqa: E402
+from carla_bridge.scenarios.places import Spot  # noqa: E402
 from carla_bridge.scenarios.registry import SCENARIOS  # noqa: E402
+from carla_bridge.scenarios.stage import Stage  # noqa: E402
+from carla_bridge.server_watch import Watchdog  # noqa: E402
 from tests.carla_bridge.scenario_drive import Drive, Rails  # noqa: E402
+from wamdiff2_core.errors import InfrastructureError  # noqa: E402
 from wamdiff2_core.frames import inverse, transform_points  # noqa: E402
-from wamdiff2_core.types import VehicleCommand  # noqa: E402
+from wamdiff2_core.types import Pose2D, VehicleCommand  # noqa: E402
 
 pytestmark = pytest.mark.carla
 
@@ -301,3 +308,29 @@ def test_a_scenario_that_takes_too_long_ends_with_a_penalty(rails: Rails, monkey
     assert drive.kinds() == ["scenario_timeouts"]
     assert drive.ticks[-1].t_s - drive.ticks[0].t_s == pytest.approx(4.0 + 0.8, abs=0.3)
     assert issubclass(traffic_flows.SignalizedJunctionLeftTurn, traffic_flows.JunctionTurn)
+
+
+@pytest.mark.parametrize("does", [
+    lambda stage: stage.flush(SimpleNamespace(lights=())),
+    lambda stage: stage.try_spawn("vehicle.tesla.model3", Spot(Pose2D(0.0, 0.0, 0.0), 0.0)),
+])
+def test_a_server_that_ends_under_a_scenario_is_told_at_once_and_nothing_more_is_asked_of_it(does):
+    ended = threading.Event()
+
+    def hang(*_):
+        ended.set()
+        time.sleep(4.0)
+        raise RuntimeError("time-out of 20000ms")
+
+    simulation = SimpleNamespace(
+        client=SimpleNamespace(apply_batch_sync=hang), world=SimpleNamespace(get_blueprint_library=hang),
+        call=Watchdog(lambda: "server was ended by SIGKILL" if ended.is_set() else "").call,
+    )
+    stage = Stage(simulation, np.random.default_rng(0))
+    stage.lamps(7, "Brake")
+    began = time.monotonic()
+    with pytest.raises(InfrastructureError, match=r"^server was ended by SIGKILL$"):
+        does(stage)
+    stage.lamps(7, "Brake")
+    stage.close()
+    assert time.monotonic() - began < 2.0
