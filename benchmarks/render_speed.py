@@ -6,7 +6,6 @@ python -m benchmarks.render_speed --json
 from __future__ import annotations
 
 import json
-import platform
 import time
 from typing import Annotated
 
@@ -15,6 +14,7 @@ import numpy as np
 import typer
 
 from benchmarks.street_scenes import street_scene
+from benchmarks.world_speed import machine
 from carla_bridge.server.renderer import Renderer
 from carla_bridge.server.town import Town
 from carla_bridge.server.weather import CLEAR_NOON, Weather
@@ -84,8 +84,9 @@ def main(
     }
     if as_json:
         about = {"town": town, "actors": actors, "width": width, "height": height, "layout_s": layout_s}
-        typer.echo(json.dumps({**about, "processor": platform.processor(), "weathers": result}))
+        typer.echo(json.dumps({**about, **machine(), "weathers": result}))
         return
+    typer.echo(", ".join(machine().values()))
     typer.echo(f"{town}, laid out in {layout_s} s; {actors} actors, {width}x{height}, one thread; ms per picture")
     for name, figures in result.items():
         typer.echo(f"  {name:12} " + "  ".join(f"{key} {value:6.2f}" for key, value in figures.items()))

@@ -1,6 +1,6 @@
 """Contact sheet of weathers: the same street in every weather of a Bench2Drive table.
 
-python -m benchmarks.weather_sheet --weathers ../shared/data/bench2drive/weather.xml --out docs/images/weathers.jpg
+python -m benchmarks.weather_sheet --weathers weather.xml --out docs/images/weathers.jpg
 """
 
 from __future__ import annotations

@@ -16,10 +16,12 @@ BRAKE_LAMP_FROM = 0.02  # pedal travel
 
 
 def bodies(actors: Iterable[Actor], carrier: Actor | None) -> list[RenderActor]:
-    """Everything with a body. The camera's carrier is not seen, it rides above a box that is no good picture of a
-    bonnet, but its lamps light the road.
+    """Everything with a body, also what is driven over.
+
+    The camera's carrier is not seen, it rides above a box that is no good picture of a bonnet, but its lamps light the
+    road.
     """
-    return [look(actor, visible=actor is not carrier) for actor in actors if actor.blueprint.solid]
+    return [look(actor, visible=actor is not carrier) for actor in actors if any(actor.blueprint.extent_m)]
 
 
 def signals(actors: Iterable[Actor]) -> list[RenderSignal]:

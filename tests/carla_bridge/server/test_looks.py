@@ -9,7 +9,7 @@ import pytest
 carla = pytest.importorskip("carla")
 
 from carla_bridge.server.actors import Actor, make_actor  # noqa: E402
-from carla_bridge.server.looks import look  # noqa: E402
+from carla_bridge.server.looks import bodies, look  # noqa: E402
 from carla_bridge.server.poses import Pose  # noqa: E402
 from carla_bridge.server.scene import Lamp  # noqa: E402
 
@@ -49,3 +49,10 @@ def test_the_blueprint_and_the_carrier_are_told():
     assert (look(cone).kind, look(cone).type_id) == ("prop", "static.prop.constructioncone")
     assert look(cone).visible
     assert not look(cone, visible=False).visible
+
+
+def test_what_has_a_body_is_seen_whether_or_not_it_can_be_hit():
+    cone, debris = spawned("static.prop.constructioncone"), spawned("static.prop.dirtdebris01")
+    assert not debris.blueprint.solid
+    seen = bodies([cone, debris, spawned("static.trigger.friction"), spawned("sensor.other.imu")], None)
+    assert [actor.type_id for actor in seen] == [cone.type_id, debris.type_id]
