@@ -270,8 +270,8 @@ MUTANTS = (
         "signals",
         "a car is told about the light of oncoming traffic",
         "carla_bridge/server/signals.py",
-        "            if along > SIDEWAYS_COS and light.covers(x_m, y_m):",
-        "            if light.covers(x_m, y_m):",
+        "            if along > SIDEWAYS_COS and light.covers(x_m, y_m) ",
+        "            if light.covers(x_m, y_m) ",
         "tests/carla_bridge/server/test_signals.py",
     ),
     Mutant(

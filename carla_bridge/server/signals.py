@@ -29,6 +29,7 @@ GREEN_S, YELLOW_S, RED_S = 10.0, 3.0, 2.0
 ROUNDING_S = 1e-6  # 80 ticks of 0.05 s add up to a little less than 4 s
 CELL_M = 16.0
 SIDEWAYS_COS = 0.5  # a light governs a vehicle that heads within 60 degrees of its lanes
+LEVEL_M = 4.0  # a road that runs above or below is further away than that; the ground before a light is not
 LAMP_HALF_M = (0.2, 0.2, 0.45)
 LAMPS = {
     TrafficLightState.RED: LampColor.RED,
@@ -256,14 +257,14 @@ class SignalControl:
                 pose, reach = actor.pose, actor.blueprint.extent_m[0]
                 yaw = math.radians(pose.yaw)
                 x, y = pose.x + reach * math.cos(yaw), pose.y + reach * math.sin(yaw)
-                light = self.light_at(x, y, pose.yaw)
+                light = self.light_at(x, y, pose.z, pose.yaw)
                 actor.light = None if light is None else (light.id, light.state)
 
-    def light_at(self, x_m: float, y_m: float, yaw_deg: float) -> TrafficLight | None:
-        """The light whose trigger volume holds a point that moves along its lanes."""
+    def light_at(self, x_m: float, y_m: float, z_m: float, yaw_deg: float) -> TrafficLight | None:
+        """The light whose trigger volume holds a point that moves along its lanes, on their level."""
         for light in self._near.get((math.floor(x_m / CELL_M), math.floor(y_m / CELL_M)), ()):
             along = math.cos(math.radians(yaw_deg - light.spec.yaw_deg))
-            if along > SIDEWAYS_COS and light.covers(x_m, y_m):
+            if along > SIDEWAYS_COS and light.covers(x_m, y_m) and abs(z_m - light.pose.z) < LEVEL_M:
                 return light
         return None
 

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 DEFAULT_DELTA_S = 0.05
 FRESH_GRAVES = 256  # destroyed actors that are kept as they were
-DEPOSITS, WETNESS = 2, 9  # places in the list of weather parameters
 
 
 class TrafficLike(Protocol):
@@ -99,7 +98,7 @@ class World:
         self.traffic: TrafficLike | None = None
         self.frame, self.time_s, self.episode_id = 1, 0.0, 1
         self.settings = Settings()
-        self.weather: list[float] = CLEAR_NOON.as_protocol()
+        self.weather = CLEAR_NOON.as_protocol()
         self.actors: dict[int, Actor] = {}
         self.tombstones: dict[int, Actor] = {}
         self._fresh_graves: deque[int] = deque()
@@ -250,6 +249,15 @@ class World:
         parent_id = actor.parent.id if actor.parent is not None else 0
         return [actor.id, parent_id, actor.description, actor.bounding_box(), b"", token]
 
+    @property
+    def weather(self) -> list[float]:
+        """`WeatherParameters` of the protocol, as they were set."""
+        return self._weather_numbers
+
+    @weather.setter
+    def weather(self, numbers: list[float]) -> None:
+        self._weather_numbers, self._weather = numbers, Weather.from_protocol(numbers)
+
     # --- time
 
     @property
@@ -264,8 +272,7 @@ class World:
         for part in (self.signals, self.traffic):
             if part is not None:
                 part.step(dt_s)
-        weather = self.weather
-        self.physics.terrain.wet(max(weather[DEPOSITS], weather[WETNESS]))
+        self.physics.terrain.wet(max(self._weather.precipitation_deposits, self._weather.wetness))
         hits = self.physics.step(self.actors, dt_s, self.time_s)
         if self.signals is not None:
             self.signals.watch(self.actors.values())
@@ -304,5 +311,4 @@ class World:
     def _picture(self, camera: RenderCamera, sensor: Sensor) -> bytes:
         actors = self.actors.values()
         seen, signals = looks.bodies(actors, sensor.parent), looks.signals(actors)
-        weather = Weather.from_protocol(self.weather)
-        return self._renderers.current().render(camera, seen, signals, weather, self.time_s).tobytes()
+        return self._renderers.current().render(camera, seen, signals, self._weather, self.time_s).tobytes()

@@ -169,6 +169,15 @@ def test_vehicle_meets_the_light_of_its_own_direction_only(lit: Any) -> None:
         assert car.light == ((light.id, light.state) if meets else None), (x, yaw)
 
 
+def test_vehicle_on_a_bridge_above_a_light_does_not_meet_it(lit: Any) -> None:
+    car = lit.spawn([0, "vehicle.lincoln.mkz_2020", []], Pose(80.0, 0.0))
+    car.gravity = False
+    for z, meets in ((0.0, True), (2.0, True), (6.0, False), (-6.0, False)):
+        car.place(Pose(98.0 - car.blueprint.extent_m[0], 0.0, z))
+        lit.step(0.05)
+        assert (car.light is not None) == meets, z
+
+
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the client saw in the shipped town's roads, with signals added."""
