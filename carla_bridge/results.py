@@ -269,7 +269,13 @@ class DriveResults(Strict):
         path = folder / RESULTS_NAME
         if not path.is_file():
             raise UserError("run folder", f"a folder with {RESULTS_NAME}", str(folder))
-        return parse(cls, json.loads(path.read_text()), str(path))
+        try:
+            data = json.loads(path.read_text())
+        except ValueError as error:
+            raise UserError(str(path), "the results of a run", f"a damaged file ({error})") from None
+        if not isinstance(data, dict):
+            raise UserError(str(path), "the results of a run", "other JSON")
+        return parse(cls, data, str(path))
 
 
 @dataclass(frozen=True)

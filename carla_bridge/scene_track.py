@@ -42,10 +42,15 @@ class Body:
     half_m: tuple[float, float]
     centre_m: tuple[float, float]
 
-    def corners_m(self, pose: Pose2D) -> np.ndarray:
-        """(4, 2) corners at a pose, map frame, counter-clockwise from the front left."""
+    @property
+    def outline_m(self) -> np.ndarray:
+        """(4, 2) corners in the actor's own frame, counter-clockwise from the front left."""
         x, y = self.half_m
-        return transform_points(pose, np.array(self.centre_m) + np.array([[x, y], [-x, y], [-x, -y], [x, -y]]))
+        return np.array(self.centre_m) + np.array([[x, y], [-x, y], [-x, -y], [x, -y]])
+
+    def corners_m(self, pose: Pose2D) -> np.ndarray:
+        """(4, 2) corners at a pose, map frame, in the order of `outline_m`."""
+        return transform_points(pose, self.outline_m)
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,13 @@ class Lamp:
 
     id: int
     stop_lines: tuple[tuple[float, float, float, float], ...]
+
+    def ends_m(self) -> list[np.ndarray]:
+        """(2, 2) left and right end of each stop line, map frame."""
+        return [
+            transform_points(Pose2D(x_m, y_m, yaw_rad), np.array([[0.0, width_m / 2], [0.0, -width_m / 2]]))
+            for x_m, y_m, yaw_rad, width_m in self.stop_lines
+        ]
 
 
 @dataclass(frozen=True)

@@ -98,4 +98,3 @@ def written_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tenso
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     first, second = x.chunk(2, -1)
     return x * cos + torch.cat((-second, first), -1) * sin
-

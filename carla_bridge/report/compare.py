@@ -54,6 +54,11 @@ class Pair:
         return self.after.score - self.before.score
 
     @property
+    def way(self) -> str:
+        """`better` or `worse` by its score, or `same`."""
+        return way(self.difference)
+
+    @property
     def turn(self) -> str:
         """`gained` or `lost` as a success in most drives, or empty."""
         was, now = self.before.success > 0.5, self.after.success > 0.5
@@ -89,6 +94,11 @@ class Comparison:
     def mean_difference(self) -> float:
         """Mean difference of the driving scores of the pairs, at least one."""
         return fmean(pair.difference for pair in self.pairs)
+
+    @property
+    def way(self) -> str:
+        """Of the mean difference, as of a pair."""
+        return way(self.mean_difference)
 
     @property
     def interval(self) -> Bounds | None:
@@ -128,12 +138,12 @@ class Comparison:
     @property
     def better(self) -> int:
         """Pairs with a higher score."""
-        return sum(pair.difference > SAME_SCORE for pair in self.pairs)
+        return sum(pair.way == "better" for pair in self.pairs)
 
     @property
     def worse(self) -> int:
         """Pairs with a lower score."""
-        return sum(pair.difference < -SAME_SCORE for pair in self.pairs)
+        return sum(pair.way == "worse" for pair in self.pairs)
 
     @property
     def chance(self) -> float:
@@ -141,6 +151,11 @@ class Comparison:
         gained, count = len(self.gained), len(self.gained) + len(self.lost)
         fewer = min(gained, count - gained)
         return min(1.0, 2 * sum(math.comb(count, k) for k in range(fewer + 1)) / 2**count)
+
+
+def way(difference: float) -> str:
+    """`better` or `worse` for a difference of driving scores that shows, else `same`."""
+    return "same" if abs(difference) <= SAME_SCORE else "better" if difference > 0 else "worse"
 
 
 def compare(run: Run, other: Run) -> Comparison:

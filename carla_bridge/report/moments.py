@@ -179,8 +179,7 @@ def _corner_edge_m(corners: np.ndarray, box: np.ndarray) -> np.ndarray:
 
 def _corners(poses: np.ndarray, body: Body) -> np.ndarray:
     """(N, 4, 2) corners at (N, 3) poses."""
-    x, y = body.half_m
-    local = np.array(body.centre_m) + np.array([[x, y], [-x, y], [-x, -y], [x, -y]])
+    local = body.outline_m
     cos, sin = np.cos(poses[:, 2, None]), np.sin(poses[:, 2, None])
     turned = np.stack([cos * local[:, 0] - sin * local[:, 1], sin * local[:, 0] + cos * local[:, 1]], axis=-1)
     return np.asarray(poses[:, None, :2] + turned)

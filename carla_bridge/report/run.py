@@ -251,9 +251,10 @@ def _record(result: RouteResult) -> RouteRecord | None:
 
 def _is_leaderboard(path: Path) -> bool:
     try:
-        return "_checkpoint" in json.loads(path.read_text())
+        data = json.loads(path.read_text())
     except ValueError:
         return False
+    return isinstance(data, dict) and "_checkpoint" in data
 
 
 def _mean_bounds(bounds: Sequence[Bounds]) -> Bounds:

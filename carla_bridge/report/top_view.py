@@ -61,9 +61,7 @@ class TopView:
 
     def stop_lines(self, lamp: Lamp, state: str) -> None:
         """A light's stop lines in its colour."""
-        for x_m, y_m, yaw_rad, width_m in lamp.stop_lines:
-            across = width_m / 2 * np.array([-np.sin(yaw_rad), np.cos(yaw_rad)])
-            ends = np.array([x_m, y_m]) + np.array([across, -across])
+        for ends in lamp.ends_m():
             self.parts.append(
                 f'<polyline class="light {escape(state)}" data-light="{lamp.id}" points="{self._points(ends)}">'
                 f"<title>light {lamp.id}, {escape(state)}</title></polyline>"
@@ -250,7 +248,7 @@ def _state(moments: Sequence[SceneMoment], index: int, key: int) -> str:
 
 
 def _track(view: TopView, body: Body, kind: str, poses: Sequence[Pose2D | None]) -> dict[str, Any]:
-    corners = body.corners_m(Pose2D(0.0, 0.0, 0.0)) * [view.scale, -view.scale]
+    corners = body.outline_m * [view.scale, -view.scale]
     corners *= max(1.0, LEAST_ACTOR_PX / (2 * max(body.half_m) * view.scale))
     outline = corners.round(1).tolist()
     pixels = []

@@ -21,7 +21,7 @@ from carla_bridge.report.overlay import draw_plan
 from carla_bridge.report.page import ROUTES_ON_FIRST_PAGE, VIDEO_NAME
 from carla_bridge.report.route_view import FILM_NAME
 from carla_bridge.report.run import load_run
-from carla_bridge.report.top_view import nearest_index
+from carla_bridge.report.top_view import nearest_index, planned_part
 from carla_bridge.results import (
     PLANS_NAME,
     DriveResults,
@@ -148,9 +148,7 @@ class _RouteFilm:
             for key, pose in moment.poses.items()
         ]
         for key, state in moment.lights.items():
-            for x_m, y_m, yaw_rad, width_m in self._scene.lamps[key].stop_lines:
-                across = width_m / 2 * np.array([-np.sin(yaw_rad), np.cos(yaw_rad)])
-                shapes.append((np.array([x_m, y_m]) + np.array([across, -across]), LIGHTS.get(state, LANE)))
+            shapes += [(ends, LIGHTS.get(state, LANE)) for ends in self._scene.lamps[key].ends_m()]
         return shapes
 
     def _draw_speed(self, canvas: np.ndarray, until: int) -> None:
@@ -207,8 +205,7 @@ class _MapPane:
     """The route, north up, with the car on it."""
 
     def __init__(self, lanes: Sequence[np.ndarray], route_xy: np.ndarray, length_m: float, driven: np.ndarray) -> None:
-        arc = np.concatenate([[0.0], np.cumsum(np.hypot(*np.diff(route_xy, axis=0).T))])
-        planned = route_xy[arc <= length_m + 0.5]
+        planned = planned_part(route_xy, length_m)
         shown = np.vstack([planned, driven])
         low, high = shown.min(axis=0), shown.max(axis=0)
         self._middle = (low + high) / 2

@@ -374,3 +374,10 @@ def test_a_larger_run_gets_a_film_a_route_and_keeps_those_that_are_newer(tmp_pat
     made = (tmp_path / films[0]).stat().st_mtime_ns
     write_report(tmp_path)
     assert (tmp_path / films[0]).stat().st_mtime_ns == made
+
+
+@pytest.mark.parametrize("content", ["5", "[1]", '{"_checkpoint": {', "\xff"])
+def test_a_results_file_that_is_none_is_wrong_use(tmp_path, content):
+    (tmp_path / "results.json").write_bytes(content.encode("latin-1"))
+    with pytest.raises(UserError, match="results of a run"):
+        load_run(tmp_path)
