@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,7 +85,7 @@ class Checkout:
         return probe.stdout.strip()
 
     def environment(self, save_path: Path) -> dict[str, str]:
-        """The evaluator's environment, as Bench2Drive's scripts set it."""
+        """The evaluator's environment, as Bench2Drive's scripts set it; agent and embedded world run on our Python."""
         strange = ("PYTHONHOME", "_ROS_WHEELS_BOOTSTRAP_COMPLETE", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
         environment = {name: value for name, value in os.environ.items() if name not in strange}
         paths = [self.api, self.root / "leaderboard", self.root / "scenario_runner"]
@@ -92,6 +93,7 @@ class Checkout:
             "CARLA_ROOT": str(self.carla_root), "SCENARIO_RUNNER_ROOT": str(self.root / "scenario_runner"),
             "LEADERBOARD_ROOT": str(self.root / "leaderboard"), "IS_BENCH2DRIVE": "True",
             "SAVE_PATH": str(save_path), "PYTHONPATH": os.pathsep.join(map(str, paths)),
+            "WAMDIFF2_PYTHON": os.environ.get("WAMDIFF2_PYTHON") or sys.executable,
         }  # fmt: skip
         if self.maps is not None:
             environment["WAMDIFF2_MAPS"] = str(self.maps)

@@ -100,6 +100,15 @@ def servers(out: Path) -> list[int]:
     return [int(path.read_text()) for path in out.glob("attempts/*/server.pid")]
 
 
+def test_planner_and_embedded_world_run_on_the_python_of_the_command(
+    checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WAMDIFF2_PYTHON", raising=False)
+    assert checkout.environment(tmp_path)["WAMDIFF2_PYTHON"] == sys.executable
+    monkeypatch.setenv("WAMDIFF2_PYTHON", "/another/python")
+    assert checkout.environment(tmp_path)["WAMDIFF2_PYTHON"] == "/another/python"
+
+
 def test_ways_of_ending_are_told_apart_and_spoilt_attempts_made_again(checkout: Checkout, tmp_path: Path) -> None:
     out = tmp_path / "run"
     last = drive(config(checkout, out, "12345679"))
