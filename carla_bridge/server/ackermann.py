@@ -14,6 +14,7 @@ from carla_bridge.server.vehicle_model import VehicleModel
 DEFAULT_GAINS = (0.15, 0.0, 0.25, 0.01, 0.0, 0.01)  # speed P, I, D, acceleration P, I, D: CARLA's defaults
 RESPONSE_S = 0.5  # a speed error is to vanish in this time, if no acceleration limits it
 STOPPED_MPS = 0.1
+LEAST_STEER_RAD = 1e-3  # a client may set the limit of the wheels' angle to 0
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,10 @@ def pedals_for(target: AckermannTarget, motion: Motion, model: VehicleModel, now
         now: present pedals; a limited steering speed starts from them.
         dt_s: seconds.
     """
-    steer = max(-1.0, min(1.0, target.steer_rad / model.max_steer_rad))
+    limit_rad = max(model.max_steer_rad, LEAST_STEER_RAD)
+    steer = max(-1.0, min(1.0, target.steer_rad / limit_rad))
     if target.steer_speed_radps > 0:
-        most = target.steer_speed_radps * dt_s / model.max_steer_rad
+        most = target.steer_speed_radps * dt_s / limit_rad
         steer = max(now.steer - most, min(now.steer + most, steer))
     speed, wanted = motion.speed_mps, target.speed_mps
     if abs(wanted) < STOPPED_MPS and abs(speed) < STOPPED_MPS:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from carla_bridge.server.ackermann import LEAST_STEER_RAD
 from carla_bridge.server.actors import Actor, Vehicle
 from carla_bridge.server.looks import BRAKE_LAMP_FROM
 from carla_bridge.server.motion import GRAVITY_MPS2, Pedals
@@ -61,7 +62,7 @@ class Driver:
     def __post_init__(self) -> None:
         model, (length, width, _) = self.vehicle.model, self.vehicle.blueprint.extent_m
         self.constants = (
-            self.vehicle.id, length, width, self.haste, model.wheelbase_m, model.max_steer_rad,
+            self.vehicle.id, length, width, self.haste, model.wheelbase_m, max(model.max_steer_rad, LEAST_STEER_RAD),
             model.full_throttle_mps2, model.full_brake_mps2, model.rolling_mps2, model.drag_per_m,
         )  # fmt: skip
 

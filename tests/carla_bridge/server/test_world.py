@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 
 import msgpack
 import numpy as np
 import pytest
 
+from carla_bridge.server.ackermann import AckermannTarget
 from carla_bridge.server.actors import Sensor, Vehicle, Walker
 from carla_bridge.server.arguments import RpcError
 from carla_bridge.server.motion import Pedals
@@ -392,3 +394,13 @@ def test_negative_noise_is_none_and_does_not_stop_the_world(make_world: Callable
     force, rates, _ = msgpack.unpackb(world.hub.take(imu.stream_id)[-1][48:])
     assert (force[0], rates[2]) == (0.0, 0.0)
     assert len(world.hub.take(gnss.stream_id)) == 1
+
+
+def test_vehicle_whose_wheels_cannot_turn_still_drives_by_speed_and_angle(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    car = spawn(world, MKZ, Pose())
+    car.model = replace(car.model, max_steer_rad=0.0)
+    car.ackermann = AckermannTarget(steer_rad=0.3, steer_speed_radps=1.0, speed_mps=5.0)
+    run(world, 100)
+    assert car.motion.speed_mps == pytest.approx(5.0, abs=0.1)
+    assert car.pose.yaw == 0.0
