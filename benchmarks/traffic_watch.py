@@ -62,6 +62,7 @@ class Judge:
     driven_m: float = 0.0
     walked_m: float = 0.0
     longest_wait_s: float = 0.0
+    most_over_limit_mps: float = 0.0
 
     def __post_init__(self) -> None:
         self._lines: list[_Line] = []
@@ -92,6 +93,7 @@ class Judge:
                 self.walked_m += speed * DT_S
                 continue
             self.driven_m += speed * DT_S
+            self.most_over_limit_mps = max(self.most_over_limit_mps, speed - actor.speed_limit_kmh / 3.6)
             self._waits[actor.id] = self._waits[actor.id] + DT_S if speed < 0.3 else 0.0
             self.longest_wait_s = max(self.longest_wait_s, self._waits[actor.id])
             self._lines_of(actor, speed, now)
@@ -153,6 +155,7 @@ class Judge:
             "stop_signs_obeyed": self.stops_obeyed, "lines_passed": self.lines_passed,
             "vehicle_km": round(self.driven_m / 1000, 2), "walker_km": round(self.walked_m / 1000, 2),
             "longest_wait_s": round(self.longest_wait_s, 1),
+            "most_over_limit_mps": round(self.most_over_limit_mps, 1),
         }  # fmt: skip
 
 

@@ -31,8 +31,11 @@ class Stroller:
 
     Attributes:
         here, goal: nodes that it walks between; None while it is lost.
-        side: where it walks, as a share of the room to its right.
+        chooser: its own random choices.
+        speed_mps: that it likes to walk at.
+        side: where it walks, as a share of the room to its right; negative to its left.
         waited_s: at a crosswalk.
+        check_s: until it looks whether it gets on; checked, moving: where it was, and whether it walked, the last time.
     """
 
     walker: Walker
