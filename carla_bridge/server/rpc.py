@@ -151,7 +151,7 @@ class RpcConnection(asyncio.Protocol):
             self._unpacker.feed(data)
         except (ValueError, msgpack.UnpackException) as error:
             self._give_up(error)
-        if not self._clogged and not self._resting:
+        if not self._resting:
             self._take_turn()
 
     def pause_writing(self) -> None:

@@ -165,10 +165,19 @@ def test_general_drop_off_loses_its_share(make_world: Callable[..., World]) -> N
     assert counts[1:].sum() / 10800 == pytest.approx(0.55, abs=0.03)
 
 
+def test_faint_returns_drop_off_by_their_intensity(make_world: Callable[..., World]) -> None:
+    faint = {"atmosphere_attenuation_rate": "0.2", "dropoff_intensity_limit": "1", "dropoff_zero_intensity": "1"}
+    attributes = LIDAR | faint | {"points_per_second": "288000"}
+    _, counts, _ = lidar_points(Bench(make_world(), "sensor.lidar.ray_cast", **attributes).measure())
+    intensity = [math.exp(-0.2 * 2.0 / math.sin(math.radians(a))) for a in (10.0, 20.0, 30.0)]
+    assert counts[1:] / 3600 == pytest.approx(intensity, abs=0.03)
+
+
 def test_semantic_lidar_names_actor_label_and_incidence(make_world: Callable[..., World]) -> None:
     house = box(0.0, 12.0, 3.0, extent=(5.0, 1.0, 3.0))
     bench = Bench(make_world(boxes=(house,)), "sensor.lidar.ray_cast_semantic", **LIDAR)
     truck = bench.spawn("vehicle.carlamotors.carlacola", x=15.0, z=0.0)
+    bench.spawn("walker.pedestrian.0001", x=-8.0, z=0.93)
     body = bench.measure()
     points = np.frombuffer(
         body, np.dtype([("xyz", "<3f4"), ("cos", "<f4"), ("actor", "<u4"), ("tag", "<u4")]), offset=8 + 16
@@ -179,7 +188,7 @@ def test_semantic_lidar_names_actor_label_and_incidence(make_world: Callable[...
     assert on_truck["xyz"][:, 0] == pytest.approx(15.0 - 2.6, abs=0.01)
     straight = on_truck["xyz"] / np.linalg.norm(on_truck["xyz"], axis=1)[:, None]
     assert on_truck["cos"] == pytest.approx(straight[:, 0], abs=1e-3)
-    assert {int(tag) for tag in points["tag"]} == {Label.ROADS, Label.BUILDINGS, Label.TRUCK}
+    assert {int(tag) for tag in points["tag"]} == {Label.ROADS, Label.BUILDINGS, Label.TRUCK, Label.PEDESTRIANS}
     assert not (points["actor"] == bench.car.id).any(), "the carrier is seen"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from types import SimpleNamespace
 
 import pytest
 
@@ -78,6 +79,44 @@ def test_reader_that_stalls_is_dropped_and_others_get_everything(monkeypatch: py
             hub.close()
 
     asyncio.run(scenario())
+
+
+class Pipe(asyncio.Transport):
+    """A transport whose backlog is what the test says."""
+
+    def __init__(self) -> None:
+        super().__init__({"socket": self})
+        self.backlog_bytes, self.aborted = 0, False
+
+    def setsockopt(self, *args: int) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return self.aborted
+
+    def get_write_buffer_size(self) -> int:
+        return self.backlog_bytes
+
+    def write(self, data: bytes) -> None:
+        pass
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+def test_reader_that_catches_up_gets_its_whole_time_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub, pipe = StreamHub("127.0.0.1", 0), Pipe()
+    stream_id, reader = hub.open_stream(), hub.protocol()
+    reader.connection_made(pipe)
+    reader.data_received(struct.pack("<I", stream_id))
+    full, limit_s = streams.MAX_BACKLOG_BYTES + 1, streams.MAX_STALL_S
+    for share, backlog_bytes, dropped in (
+        (0.0, full, False), (0.9, 0, False), (1.0, full, False), (1.9, full, False), (2.1, full, True),
+    ):  # fmt: skip
+        monkeypatch.setattr(streams, "time", SimpleNamespace(monotonic=lambda now_s=share * limit_s: now_s))
+        pipe.backlog_bytes = backlog_bytes
+        hub.send(stream_id, b"x")
+        assert pipe.aborted == dropped
 
 
 def test_nothing_is_kept_of_a_client_that_is_gone() -> None:
