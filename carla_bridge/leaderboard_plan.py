@@ -9,6 +9,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from wamdiff2_core.types import NavCommand
 
 if TYPE_CHECKING:
@@ -42,27 +44,27 @@ CHANGES = (RoadOption.CHANGELANELEFT, RoadOption.CHANGELANERIGHT)
 
 def road_options(plan: RoutePlan) -> tuple[RoadOption, ...]:
     """The option at each point of the plan from its start to its goal, the points a metre apart."""
-    options = [RoadOption.LANEFOLLOW] * int((plan.arc_m <= plan.length_m + 1e-6).sum())
+    arc_m = plan.arc_m[plan.arc_m <= plan.length_m + 1e-6]
+    options = [RoadOption.LANEFOLLOW] * len(arc_m)
     for manoeuvre in plan.manoeuvres:
-        for index, arc_m in enumerate(plan.arc_m[: len(options)]):
-            if manoeuvre.start_m <= arc_m <= manoeuvre.end_m:
-                options[index] = OPTIONS[manoeuvre.command]
+        for index in np.flatnonzero((arc_m >= manoeuvre.start_m) & (arc_m <= manoeuvre.end_m)):
+            options[index] = OPTIONS[manoeuvre.command]
     return tuple(options)
 
 
-def sparse_indices(plan: RoutePlan, step_m: float = SPARSE_STEP_M) -> list[int]:
+def sparse_indices(plan: RoutePlan) -> list[int]:
     """Which points an agent is given.
 
     The first, all of a lane change, each where the option changes except after a lane change, one once more than
-    `step_m` have been added up since, and the last. As upstream, the metres before and after a given point that are due
-    to it being given do not count.
+    50 m have been added up since, and the last. As upstream, the metres before and after a given point that are due to
+    it being given do not count.
     """
     options = road_options(plan)
     chosen, gone_m = [0], 0.0
     for index in range(1, len(options)):
         option, before = options[index], options[index - 1]
         changed = option is not before and before not in CHANGES
-        if option in CHANGES or changed or gone_m > step_m or index == len(options) - 1:
+        if option in CHANGES or changed or gone_m > SPARSE_STEP_M or index == len(options) - 1:
             chosen.append(index)
             gone_m = 0.0
         else:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from carla_bridge.leaderboard_plan import sparse_indices
 from wamdiff2_core.config import TargetRule
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.frames import inverse, transform_points
@@ -17,7 +18,6 @@ from wamdiff2_core.types import NavCommand, Navigation, Pose2D
 
 WINDOW_BACK_M, WINDOW_AHEAD_M = 5.0, 20.0
 GOAL_SHARE, GOAL_RADIUS_M = 0.99, 10.0
-SPARSE_STEP_M = 50.0
 CHANGES = (NavCommand.CHANGE_LEFT, NavCommand.CHANGE_RIGHT)
 ANNOUNCE_M, ANNOUNCE_CHANGE_M = 25.0, 10.0  # a junction's command, and a lane change's, holds from here before it
 
@@ -94,22 +94,6 @@ class RoutePlan:
         index = int(np.searchsorted(self.arc_m, arc_m, side="right")) - 1
         return self.commands[min(max(index, 0), len(self.commands) - 1)]
 
-    def sparse_arcs_m(self) -> np.ndarray:
-        """Arc lengths of the sparse plan that a leaderboard agent is given.
-
-        The first point, every point of a lane change, every change of command that does not end a lane change, a point
-        after every 50 m, and the last one. It covers the part beyond the goal too, so that targets never pile up there.
-        """
-        kept = [0]
-        for i in range(1, len(self.commands)):
-            command, before = self.commands[i], self.commands[i - 1]
-            changed = command is not before and before not in CHANGES
-            if command in CHANGES or changed or self.arc_m[i] - self.arc_m[kept[-1]] > SPARSE_STEP_M:
-                kept.append(i)
-        if kept[-1] != len(self.commands) - 1:
-            kept.append(len(self.commands) - 1)
-        return self.arc_m[kept]
-
 
 class Navigator:
     """Follows the ego along one route.
@@ -134,7 +118,8 @@ class Navigator:
         self.completed = False
         self.command = route.commands[0]
         self._rule = rule
-        self._sparse_m = route.sparse_arcs_m()
+        # The end of the path is a point too: beyond the goal targets must not pile up.
+        self._sparse_m = np.append(route.arc_m[sparse_indices(route)], route.arc_m[-1])
 
     def update(self, map_from_base: Pose2D) -> Navigation:
         """Take the ego's pose and return what the route asks for, in base_link.

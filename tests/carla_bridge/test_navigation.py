@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carla_bridge.navigation import Navigator, RoutePlan
+from carla_bridge.navigation import Manoeuvre, Navigator, RoutePlan
 from wamdiff2_core.config import TargetRule
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.types import NavCommand, Pose2D
 
 ARC = TargetRule("arc_length", (10.0, 20.0))
-F, L, C = NavCommand.FOLLOW, NavCommand.LEFT, NavCommand.CHANGE_LEFT
+F, L = NavCommand.FOLLOW, NavCommand.LEFT
 
 
 def route(xy_m: np.ndarray, length_m: float, commands=None) -> RoutePlan:
@@ -137,20 +138,17 @@ def test_command_is_that_of_the_place():
     assert {x for x, command in seen.items() if command is L} == {x for x in seen if 40 <= x < 70}
 
 
-def test_plan_points_are_the_next_two_sparse_points_beyond_the_distance():
-    commands = [F] * 40 + [L] * 30 + [F] * 131
-    path = straight(200, 160.0, commands)
-    np.testing.assert_allclose(path.sparse_arcs_m(), [0, 40, 70, 121, 172, 200])
+def test_plan_points_are_the_next_two_points_of_the_leaderboards_sparse_plan_beyond_the_distance():
+    """Its options change with the junction itself, not where the command is announced."""
+    path = replace(straight(200, 160.0, [F] * 15 + [L] * 55 + [F] * 131), manoeuvres=(Manoeuvre(40.0, 69.0, L),))
     navigator = Navigator(path, TargetRule("plan_points", (7.5,)))
     assert navigator.update(Pose2D(0.0, 0.0, 0.0)).targets_m[:, 0].tolist() == [40, 70]
     for x in np.arange(0.0, 32.5, 2.5):
         assert navigator.update(Pose2D(x, 0.0, 0.0)).targets_m[0, 0] == pytest.approx(40 - x)
-    assert navigator.update(Pose2D(33.0, 0.0, 0.0)).targets_m[:, 0].tolist() == [37, 88]
-
-
-def test_sparse_plan_has_every_point_of_a_lane_change_and_not_its_end():
-    path = straight(60, 40.0, [F] * 20 + [C] * 5 + [F] * 36)
-    np.testing.assert_allclose(path.sparse_arcs_m(), [0, 20, 21, 22, 23, 24, 60])
+    assert navigator.update(Pose2D(33.0, 0.0, 0.0)).targets_m[:, 0].tolist() == [37, 122 - 33]
+    for x in range(33, 131):
+        navigator.update(Pose2D(float(x), 0.0, 0.0))
+    assert navigator.update(Pose2D(131.0, 0.0, 0.0)).targets_m[:, 0].tolist() == [160 - 131, 200 - 131]
 
 
 @pytest.mark.parametrize("rule", [TargetRule("arc_length", (10.0,)), TargetRule("plan_points", (5.0, 9.0))])
