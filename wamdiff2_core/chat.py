@@ -23,7 +23,6 @@ from wamdiff2_core.prompts import IMAGE_PLACEHOLDER
 if TYPE_CHECKING:
     import torch
 
-    from wamdiff2_core.model.checkpoint import Checkpoint
 
 QWEN_CHAT_TEMPLATE = (
     "{%- for message in messages -%}"
@@ -201,8 +200,3 @@ class ChatCodec:
         for piece in filter(None, pieces):
             skeleton.append(self._special.get(piece, piece))
         return skeleton
-
-
-def encode_chat(request: ChatRequest, checkpoint: Checkpoint) -> ModelInputs:
-    """Encode a request for a checkpoint; see `ChatCodec.encode`."""
-    return checkpoint.chat.encode(request)
