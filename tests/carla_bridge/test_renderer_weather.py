@@ -12,8 +12,11 @@ pytest.importorskip("carla")
 
 from benchmarks.street_scenes import street_scene
 from benchmarks.weather_sheet import contact_sheet, read_weathers
+from carla_bridge.server.lamp_light import CELL_M, StreetLamps
+from carla_bridge.server.polygons import Material
 from carla_bridge.server.renderer import Renderer
-from carla_bridge.server.scene import Lamp, RenderActor
+from carla_bridge.server.scene import BoxKind, Lamp, RenderActor, RenderCamera, StaticBox
+from carla_bridge.server.upright_mesh import build_uprights
 from carla_bridge.server.weather import CLEAR_NOON, Weather
 from wamdiff2_core.errors import UserError
 
@@ -230,3 +233,23 @@ def test_every_weather_is_deterministic(wamtown_renderer, scene, weather):
     for other in (CLEAR_NOON, NIGHT, Weather(fog_density=90.0)):
         picture(wamtown_renderer, scene, other)
     np.testing.assert_array_equal(picture(wamtown_renderer, scene, weather), first)
+
+
+def test_a_low_sun_dazzles_less_from_behind_something(wamtown_renderer):
+    low = Weather(sun_altitude_deg=15.0)
+    yaw = np.rad2deg(np.arctan2(*low.sun_direction[1::-1]))
+    camera = RenderCamera(0.0, 0.0, 60.0, pitch=10.0, yaw=yaw, width=256, height=128)
+    x, y, z = np.array((0.0, 0.0, 58.0)) + 20.0 * low.sun_direction
+    bus = RenderActor("vehicle", x, y, z, yaw=yaw, extent_x=1.0, extent_y=2.0, extent_z=2.0)
+    free, hidden = (wamtown_renderer.render(camera, actors, weather=low)[:, :60, :3].mean() for actors in ((), (bus,)))
+    assert free > hidden + 3
+
+
+@pytest.mark.parametrize("yaw", [0.0, 130.0])
+def test_street_lamps_light_the_ground_below_their_heads(yaw):
+    post = StaticBox(BoxKind.LAMP, 40.0, 60.0, 3.0, yaw, 0.09, 0.09, 3.0, (72, 76, 82))
+    solid, _ = build_uprights("one lamp", [post])
+    head = solid.vertices_m[solid.materials == Material.STREET_LAMP].mean(axis=(0, 1))
+    pool = StreetLamps([post]).light(np.zeros(2))
+    row, column = np.unravel_index(pool.argmax(), pool.shape)
+    assert np.array((column, row)) * CELL_M == pytest.approx(head[:2], abs=CELL_M)
