@@ -75,12 +75,11 @@ class LaneObstacle(Scenario):
         return Flow(track, height, self.scene.speed_limit_mps, self._gaps_m, self.stage.car)
 
     def _put_sign(self) -> None:
-        place = self.trigger
-        while True:
-            beside = place.beside(self.side)
-            if beside is None or not (beside.is_driving or _is_parking(beside)):
-                break
-            place = beside
+        place, beside = self.trigger, self.trigger.beside(self.side)
+        while beside is not None and (beside.is_driving or _is_parking(beside)):
+            if beside.waypoint.lane_id * place.waypoint.lane_id < 0:  # there, this side is the middle of the road
+                raise ScenarioError(f"the warning sign: no roadside to the {self.side} on this side of the road")
+            place, beside = beside, beside.beside(self.side)
         outside = beside or place
         left_m = 0.3 * place.width_m * (1.0 if self.side == "left" else -1.0)
         self.put(self.sign, outside.spot.moved(left_m=left_m, turn_rad=-math.pi / 2))

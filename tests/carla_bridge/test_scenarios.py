@@ -62,6 +62,12 @@ def test_an_accident_stands_where_the_file_says_and_blocks_the_lane(rails: Rails
     assert drive.ids_after == drive.ids_before
 
 
+@pytest.mark.timeout(60)
+def test_a_warning_sign_beyond_the_oncoming_lanes_is_refused(rails: Rails):
+    with pytest.raises(ScenarioError, match="no roadside to the left"):
+        rails.drive(rails.scenario("Accident", distance="30", direction="left"), to_m=5.0)
+
+
 def test_an_obstacle_is_hit_by_who_keeps_the_lane_and_passed_by_who_leaves_it(rails: Rails):
     spec = rails.scenario("ParkedObstacle", distance="30")
     stubborn = rails.drive(spec)
