@@ -8,6 +8,7 @@
     ~/route           latched Path of the whole route, for display; no planner and no controller reads it
     /clock            simulated time, every tick
     ~/plan            in: plans, matched to images by their stamp
+    ~/planner_ready   in, latched: whether the planner is loaded and warm
 
 Everything that belongs to one frame carries its stamp. The node has no thread of its own: it is spun while it waits for
 a plan, so nothing arrives behind the drive's back.
@@ -39,7 +40,7 @@ from carla_bridge.navigation import RoutePlan
 from carla_bridge.server_watch import Fault, no_fault
 from wamdiff2_core.config import CameraSpec
 from wamdiff2_core.errors import InfrastructureError, UserError
-from wamdiff2_core.types import Navigation
+from wamdiff2_core.types import Navigation, Plan
 from wamdiff2_ros import conversions, qos
 from wamdiff2_ros.arguments import refuse_all_but_ros
 
@@ -68,7 +69,7 @@ class BridgeNode(Node):
         self.fault = fault
         self.server_fault: Fault = no_fault
         self.camera = camera or CameraSpec()
-        self._plans: dict[int, tuple[PlanMsg, int]] = {}
+        self._plans: dict[int, tuple[Plan, int]] = {}
         self._heard = 0
         self._sent_ns: dict[int, int] = {}
         self._planner_ready = False
@@ -132,8 +133,8 @@ class BridgeNode(Node):
             if left_ns <= 0:
                 return None
             self._executor.spin_once(timeout_sec=min(LONGEST_SPIN_S, left_ns * 1e-9))
-        message, received_ns = self._plans.pop(stamp_ns)
-        return Answer(conversions.plan_from_msg(message), received_ns - self._sent_ns.get(stamp_ns, received_ns))
+        plan, received_ns = self._plans.pop(stamp_ns)
+        return Answer(plan, received_ns - self._sent_ns.get(stamp_ns, received_ns))
 
     def heard(self) -> int:
         """How many plans have come so far, late ones included."""
@@ -173,12 +174,12 @@ class BridgeNode(Node):
         self._heard += 1
         stamp_ns = conversions.stamp_to_ns(message.header.stamp)
         try:
-            conversions.plan_from_msg(message)
+            plan = conversions.plan_from_msg(message)
         except conversions.ConversionError as error:
             self.get_logger().warning(f"dropped a plan: {error}")
             return
         if stamp_ns in self._sent_ns:
-            self._plans[stamp_ns] = message, received_ns
+            self._plans[stamp_ns] = plan, received_ns
 
     def _on_ready(self, message: Bool) -> None:
         self._planner_ready = message.data

@@ -29,7 +29,7 @@ from carla_bridge.measurements import (
 )
 from carla_bridge.server_watch import Fault, Watchdog, no_fault
 from carla_bridge.surroundings import Surroundings, SurroundingsReader
-from carla_bridge.vehicle_control import PedalMap, to_pedals
+from carla_bridge.vehicle_control import HOLD, PedalMap, to_pedals
 from wamdiff2_core.config import CameraSpec
 from wamdiff2_core.errors import InfrastructureError, UserError
 from wamdiff2_core.frames import (
@@ -44,9 +44,8 @@ LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 EGO_BLUEPRINT = "vehicle.lincoln.mkz_2020"
 LOST_TIMEOUT_S = 1.0  # for putting back a server that does not answer
-# CARLA refuses to spawn a vehicle that touches the ground; the embedded server has no such trouble.
-HOLD = VehicleCommand(0.0, -3.0)
 WARM_UP_TICKS = 10  # sensors come alive within a few ticks: the start is at a multiple of this many
+# CARLA refuses to spawn a vehicle that touches the ground; the embedded server has no such trouble.
 SPAWN_LIFTS_M = (0.0, 0.2, 0.5)
 
 

@@ -296,15 +296,12 @@ class RouteCriteria:
         outside = self._lanes.infraction()
         self._note([] if outside is None else [outside])
 
-    def record(
-        self, *, failure: RouteStatus | None = None, repetition: int = 0, scenario_name: str = "",
-        weather_id: str | None = None, save_name: str = "", duration_system_s: float = 0.0, world: str = "",
-    ) -> RouteRecord:
+    def record(self, *, failure: RouteStatus | None = None, duration_system_s: float = 0.0) -> RouteRecord:
         """The route's record, as the leaderboard's evaluator would write it.
 
         Args:
             failure: status of a route that was ended from outside; by default what the verdict says.
-            repetition, scenario_name, weather_id, save_name, duration_system_s, world: as in `RouteRecord`.
+            duration_system_s: wall-clock seconds.
         """
         self.finish()
         if failure is None:
@@ -312,10 +309,8 @@ class RouteCriteria:
             failure = STATUS.get(outcome, RouteStatus.FAILED) if outcome is not None else RouteStatus.FAILED
         return RouteRecord.of_drive(
             self._plan.route_id, self.completion_pct, [incident.infraction for incident in self.incidents], failure,
-            repetition=repetition, scenario_name=scenario_name, town=self._plan.town, weather_id=weather_id,
-            save_name=save_name, route_length_m=self._plan.length_m,
-            duration_game_s=self._last.t_s if self._last is not None else 0.0,
-            duration_system_s=duration_system_s, world=world,
+            town=self._plan.town, route_length_m=self._plan.length_m,
+            duration_game_s=self._last.t_s if self._last is not None else 0.0, duration_system_s=duration_system_s,
         )
 
     def _end(self, moment: Moment, reached: bool, waiting_allowed: bool, age_ns: int) -> Verdict | None:

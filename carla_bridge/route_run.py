@@ -23,6 +23,7 @@ from carla_bridge.planner_loss import PlannerLoss
 from carla_bridge.recorder import RouteRecorder
 from carla_bridge.results import Infraction, Outcome, PlanRecord, RouteResult, Tick, Verdict
 from carla_bridge.scenarios.errors import ScenarioError
+from carla_bridge.vehicle_control import HOLD
 from wamdiff2_core.control.controller import Controller, PlanInMap
 from wamdiff2_core.errors import InfrastructureError, UserError
 from wamdiff2_core.types import EgoState, Navigation, Plan, VehicleCommand
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from carla_bridge.criteria import Incident
 
 LOG = logging.getLogger(__name__)
-HOLD = VehicleCommand(0.0, -3.0)
 PLAN_EVERY_TICKS = 5
 SCENE_EVERY_TICKS = 4  # at 10 m/s a car moves half its length in between
 STARTING_TICKS, STARTING_MOMENTS = 200, 3

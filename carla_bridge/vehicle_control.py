@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from wamdiff2_core.types import VehicleCommand
 
+HOLD = VehicleCommand(0.0, -3.0)  # of a vehicle that nobody drives yet
+
 
 @dataclass(frozen=True)
 class Pedals:
