@@ -49,11 +49,16 @@ class Pool(Protocol):
 
 @dataclass
 class _Running:
+    """An attempt in hand: `stamp` is its progress file's when it last changed (0 without one), seen at `changed_s` of
+    the steady clock."""
+
     process: ManagedProcess
     folder: Path
     task: Task
     began: str
     began_s: float
+    changed_s: float
+    stamp: int = 0
 
 
 class LocalPool:
@@ -76,7 +81,8 @@ class LocalPool:
         command = [sys.executable, "-m", "carla_bridge.evaluation.worker", str(folder)]
         process = ManagedProcess(f"route {folder.name}", command, folder / WORKER_LOG)
         began = datetime.now(UTC).isoformat(timespec="seconds")
-        self._running[job] = _Running(process, folder, task, began, time.monotonic())
+        now_s = time.monotonic()
+        self._running[job] = _Running(process, folder, task, began, now_s, now_s)
 
     def finished(self) -> list[Finished]:
         """See `Pool`."""
@@ -107,11 +113,12 @@ class LocalPool:
     @staticmethod
     def _hung(item: _Running) -> str:
         """How long a worker has done nothing, if that is too long."""
-        try:
-            silent_s, limit_s = time.time() - (item.folder / PROGRESS_NAME).stat().st_mtime, TICK_LIMIT_S
-        except FileNotFoundError:
-            silent_s, limit_s = time.monotonic() - item.began_s, START_LIMIT_S
-        return f"no tick for {limit_s:g} s" if silent_s > limit_s else ""
+        progress, now_s = item.folder / PROGRESS_NAME, time.monotonic()
+        stamp = progress.stat().st_mtime_ns if progress.is_file() else 0
+        if stamp != item.stamp:
+            item.stamp, item.changed_s = stamp, now_s
+        limit_s = TICK_LIMIT_S if stamp else START_LIMIT_S
+        return f"no tick for {limit_s:g} s" if now_s - item.changed_s > limit_s else ""
 
     @staticmethod
     def _outcome(item: _Running, hung: str) -> Attempt:

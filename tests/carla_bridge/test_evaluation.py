@@ -17,10 +17,10 @@ pytest.importorskip("carla", reason="needs the carla client library")
 from carla_bridge.agents.choice import AgentChoice
 from carla_bridge.agents.linked import Patience
 from carla_bridge.driver import DriveConfig
-from carla_bridge.evaluation.attempts import Attempt, Job, Kind, Task
+from carla_bridge.evaluation.attempts import PROGRESS_NAME, Attempt, Job, Kind, Task
 from carla_bridge.evaluation.evaluator import Evaluator
 from carla_bridge.evaluation.final import write_final_files
-from carla_bridge.evaluation.pool import Finished
+from carla_bridge.evaluation.pool import START_LIMIT_S, TICK_LIMIT_S, Finished, LocalPool, _Running
 from carla_bridge.evaluation.request import Evaluation, select_routes
 from carla_bridge.latency import LatencyMode
 from carla_bridge.leaderboard_record import RouteRecord, RouteStatus
@@ -260,6 +260,23 @@ def test_leases_are_exclusive_between_processes_and_end_with_a_killed_holder():
         os.kill(holder.pid, signal.SIGKILL)
         holder.communicate()
     Lease("server-port", [number], lambda port: True).close()
+
+
+def test_a_worker_hangs_by_the_steady_clock_however_the_date_is_set(tmp_path, monkeypatch):
+    clock = 100.0
+    monkeypatch.setattr("carla_bridge.evaluation.pool.time.monotonic", lambda: clock)
+    item = _Running(None, tmp_path, None, "", clock, clock)
+    progress = tmp_path / PROGRESS_NAME
+    clock += START_LIMIT_S - 1.0
+    assert not LocalPool._hung(item)
+    for date_s in (2e9, 1e9):
+        progress.write_text("{}")
+        os.utime(progress, (date_s, date_s))
+        assert not LocalPool._hung(item)
+        clock += TICK_LIMIT_S - 1.0
+        assert not LocalPool._hung(item)
+    clock += 2.0
+    assert "no tick for 120 s" in LocalPool._hung(item)
 
 
 @pytest.mark.slow
