@@ -10,6 +10,7 @@ import contextlib
 import logging
 import socket
 import threading
+import time
 from typing import Any
 
 from carla_bridge.agent_protocol import MAX_BODY_BYTES, MAX_HELLO_BYTES, VERSION, ProtocolError, receive, send
@@ -23,6 +24,7 @@ MAX_CONNECTIONS = 16
 HELLO_TIMEOUT_S = 10.0
 SEND_TIMEOUT_S = 10.0
 LAST_WORD_S = 1.0
+REFUSED_PAUSE_S = 0.2
 
 
 class AgentServer:
@@ -42,7 +44,7 @@ class AgentServer:
         """
         from carla_bridge.collect import NANO_CAMERA, NANO_TASK
 
-        self._planner, self._source = planner, source
+        self._planner, self._source, self._closed = planner, source, False
         task = planner.record.planning if planner.record is not None else None
         rig, rule = planner.rig or (NANO_CAMERA,), (task or NANO_TASK).target_rule
         self._driving = Driving(self._plan, rig, rule, every_ticks, jpeg_quality)
@@ -62,8 +64,12 @@ class AgentServer:
         while True:
             try:
                 connection, _ = self._listener.accept()
-            except OSError:
-                return
+            except OSError as error:
+                if self._closed:
+                    return
+                LOG.warning("a connection was not accepted: %s", error)
+                time.sleep(REFUSED_PAUSE_S)  # out of files, most likely: until a connection ends
+                continue
             if not self._places.acquire(blocking=False):
                 connection.close()
                 continue
@@ -71,6 +77,7 @@ class AgentServer:
 
     def close(self) -> None:
         """Accept no more; `serve` returns."""
+        self._closed = True
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()

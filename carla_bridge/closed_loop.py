@@ -40,12 +40,13 @@ def run_closed_loop(
     out: Annotated[Path | None, typer.Option(help="Run folder; the default is runs/drive-TIME.")] = None,
     carla: Annotated[str, typer.Option(help="HOST:PORT of a running server; none: the embedded one is started.")] = "",
     maps: Annotated[Path | None, typer.Option(help="Folder of .xodr files, for towns of the embedded server.")] = None,
+    scenarios: Annotated[bool, typer.Option(help="Play the scenarios of the routes, or leave them out.")] = True,
     vehicles: Annotated[int, typer.Option(min=0, help="Vehicles of background traffic.")] = 0,
     walkers: Annotated[int, typer.Option(min=0, help="Walkers of background traffic, in the embedded world.")] = 0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the embedded world and of a random planner.")] = 0,
     device: Annotated[str, typer.Option(help="Torch device of the planner.")] = "cpu",
     plan_wait: Annotated[float, typer.Option(min=0.1, help="Wall-clock seconds to wait for a plan.")] = 5.0,
-    video: Annotated[bool, typer.Option(help="Take pictures for people, and write drive.mp4.")] = True,
+    video: Annotated[bool, typer.Option(help="Pictures for people, and without --workers a film of them.")] = True,
     workers: Annotated[int, typer.Option(
         min=0, help="Evaluate: a process a route, so many at a time, journaled in OUT; 0 drives in this process.",
     )] = 0,
@@ -63,6 +64,7 @@ def run_closed_loop(
     config = DriveConfig(
         routes, AgentChoice.parse(planner, link), out or default_out(), LatencyMode.parse(latency), carla, seed, device,
         Patience(wait_s=plan_wait), video, maps, tuple(context.args), vehicles, walkers,
+        scenarios,
     )
     from carla_bridge.evaluation.evaluator import Evaluator
     from carla_bridge.evaluation.pool import LocalPool

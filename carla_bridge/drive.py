@@ -101,4 +101,5 @@ def new_results(config: DriveConfig, routes_wanted: int) -> DriveResults:
         routes_wanted=routes_wanted,
         vehicles=config.vehicles,
         walkers=config.walkers,
+        scenarios=config.scenarios,
     )

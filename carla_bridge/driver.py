@@ -49,6 +49,7 @@ class DriveConfig:
         patience: how long plans are waited for over ROS.
         video: whether to take pictures for people and write `drive.mp4`.
         ros_arguments: for the bridge node.
+        scenarios: whether those of the routes are played.
     """
 
     routes: Path
@@ -64,6 +65,7 @@ class DriveConfig:
     ros_arguments: tuple[str, ...] = ()
     vehicles: int = 0
     walkers: int = 0
+    scenarios: bool = True
 
     def __post_init__(self) -> None:
         if self.walkers and self.carla:
@@ -157,6 +159,8 @@ class Driver:
         from carla_bridge.scenarios.engine import ScenarioEngine
 
         config, agent = self._config, self._agent
+        if not config.scenarios:
+            spec = replace(spec, scenarios=())
         display = (config.display_camera,) if config.video else ()
         cameras = [CameraMount(spec, PLAN_EVERY_TICKS) for spec in (*agent.needs.cameras, *display)]
         setup = RouteSetup(route, display[0].name if display else "", config.latency)

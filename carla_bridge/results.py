@@ -211,6 +211,7 @@ class DriveResults(Strict):
         not_driven: drives without a verdict; they are counted neither as successes nor as failures.
         spread: `driving_score`, `success_rate_pct` and `completion_pct` over the repeats, of the drives with a verdict.
         vehicles, walkers: how many of background traffic were asked for.
+        scenarios: whether those of the routes were played.
         error: why the drive ended early, empty otherwise.
         schema: version of this schema.
     """
@@ -237,6 +238,7 @@ class DriveResults(Strict):
     spread: dict[str, Spread] = field(default_factory=dict)
     vehicles: int = 0
     walkers: int = 0
+    scenarios: bool = True
     error: str = ""
     schema: int = SCHEMA
 

@@ -55,6 +55,7 @@ class Task(Strict):
         video: whether to take pictures for people.
         maps: folder of OpenDRIVE files; empty without.
         vehicles, walkers: how many of background traffic.
+        scenarios: whether those of the routes are played.
     """
 
     route_id: str
@@ -71,6 +72,7 @@ class Task(Strict):
     maps: str
     vehicles: int
     walkers: int
+    scenarios: bool
 
     @classmethod
     def of(cls, job: Job, config: DriveConfig) -> Task:
@@ -80,6 +82,7 @@ class Task(Strict):
             str(config.latency), config.carla, config.device,
             config.seed + job.repeat, config.patience.wait_s, config.video,
             "" if config.maps is None else str(config.maps.resolve()), config.vehicles, config.walkers,
+            config.scenarios,
         )
 
     def config(self, out: Path) -> DriveConfig:
@@ -88,6 +91,7 @@ class Task(Strict):
             Path(self.routes), AgentChoice.parse(self.planner, self.link), out, LatencyMode.parse(self.latency),
             self.carla, self.seed, self.device, Patience(wait_s=self.plan_wait_s), self.video,
             Path(self.maps) if self.maps else None, vehicles=self.vehicles, walkers=self.walkers,
+            scenarios=self.scenarios,
         )
 
     def save(self, folder: Path) -> Path:

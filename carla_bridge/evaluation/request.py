@@ -64,6 +64,7 @@ class Evaluation:
             "seed": drive.seed,
             "vehicles": drive.vehicles,
             "walkers": drive.walkers,
+            "scenarios": drive.scenarios,
             "planner": drive.agent.spec,
             "checkpoint": _checkpoint_hash(drive),
             "link": drive.agent.link,

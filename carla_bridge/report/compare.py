@@ -202,7 +202,8 @@ def _warnings(run: Run, other: Run, pairs: tuple[Pair, ...]) -> list[str]:
     one, two = run.results, other.results
     if one is not None and two is not None:
         for name, words in (("latency_mode", "latency mode"), ("seed", "seed"), ("server", "server"),
-                            ("vehicles", "number of background vehicles"), ("walkers", "number of walkers")):
+                            ("vehicles", "number of background vehicles"), ("walkers", "number of walkers"),
+                            ("scenarios", "playing of scenarios")):
             if getattr(one, name) != getattr(two, name):
                 found.append(f"The {words} differs: {getattr(one, name)} against {getattr(two, name)}.")
     return found

@@ -220,7 +220,8 @@ def _drive_setup(results: DriveResults, towns: tuple[str, str]) -> list[tuple[st
          f"{camera.name}, {camera.width_px} x {camera.height_px} px, {camera.hfov_deg:g}° wide, "
          f"{camera.z_m:g} m above ground"),
         towns, ("routes", results.routes_file), ("server", results.server),
-        ("background traffic", f"{results.vehicles} vehicles, {results.walkers} walkers"), ("seed", str(results.seed)),
+        ("background traffic", f"{results.vehicles} vehicles, {results.walkers} walkers"),
+        ("scenarios", "played" if results.scenarios else "left out"), ("seed", str(results.seed)),
         *spread,
         ("date", results.started.replace("T", " ").replace("+00:00", " UTC")), ("machine", results.machine),
         ("commit", results.commit or "unknown"),

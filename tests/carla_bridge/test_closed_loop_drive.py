@@ -108,6 +108,16 @@ def test_expert_completes_a_route_with_the_embedded_server_and_leaves_report_fil
     assert "latency mode lockstep" in last
 
 
+@pytest.mark.parametrize(("switch", "hits"), [("--scenarios", True), ("--no-scenarios", False)])
+def test_scenarios_of_the_routes_can_be_left_out(tmp_path, switch, hits, server_port):
+    routes = Path(ROOT, "carla_bridge", "routes", "embedded-20.xml")
+    done = run(tmp_path, "--planner", "route-only", switch, "--no-video", "--routes", str(routes), "--routes-subset",
+               "20001", "--carla", f"127.0.0.1:{server_port}")
+    result = DriveResults.load(tmp_path / "run")
+    assert result.scenarios is hits
+    assert (done.returncode, bool(result.routes[0].infractions)) == ((1, True) if hits else (0, False))
+
+
 def test_without_a_planner_the_car_stands_and_the_drive_fails(tmp_path, server_port):
     done = run(tmp_path, "--planner", "none", "--carla", f"127.0.0.1:{server_port}", "--no-video")
     assert done.returncode == 1

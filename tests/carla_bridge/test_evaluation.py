@@ -173,7 +173,7 @@ def test_another_request_is_refused_by_the_name_of_what_differs_unless_it_may_ov
     assert len(pool.started) == 3
 
 
-@pytest.mark.parametrize("change", [{"vehicles": 3}, {"walkers": 2}, {"maps": "changed"}])
+@pytest.mark.parametrize("change", [{"vehicles": 3}, {"walkers": 2}, {"scenarios": False}, {"maps": "changed"}])
 def test_traffic_and_the_towns_own_files_are_part_of_the_request(config, tmp_path, change):
     folder = tmp_path / "maps"
     folder.mkdir()
@@ -190,7 +190,7 @@ def test_traffic_and_the_towns_own_files_are_part_of_the_request(config, tmp_pat
 
 def test_a_task_tells_a_worker_all_of_the_drive(config, tmp_path):
     config = replace(config, latency=LatencyMode.parse("150"), seed=4, patience=Patience(wait_s=2.0), maps=tmp_path,
-                     vehicles=7, walkers=5)
+                     vehicles=7, walkers=5, scenarios=False)
     path = Task.of(Job("100", 1), config).save(tmp_path)
     assert Task.load(path).config(config.out) == replace(config, seed=5)
 
