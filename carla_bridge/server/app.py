@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import ipaddress
 import logging
 import os
@@ -70,6 +71,8 @@ class ServerConfig:
         for option, count in (("--vehicles", self.vehicles), ("--walkers", self.walkers)):
             if not 0 <= count <= MOST_BACKGROUND:
                 raise UserError(option, f"0..{MOST_BACKGROUND}", count)
+        if self.seed < 0:
+            raise UserError("--seed", "0 or more", self.seed)
         try:
             ipaddress.IPv4Address(self.host)
         except ValueError as error:
@@ -158,7 +161,13 @@ class EmbeddedServer:
     def _load_town(self, name: str) -> TownLike:
         from carla_bridge.server.town import Town
 
-        return Town.load(self.config.towns.find(name))
+        path = self.config.towns.find(name)
+        try:
+            return Town.load(path)
+        except UserError as error:
+            if path == self.config.map_file:
+                raise UserError("--map", error.expected, f"{path}: {error.got}") from error
+            raise
 
     async def _serve(self, on_ready: Callable[[], None]) -> None:
         self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
@@ -217,10 +226,11 @@ def _port_errors(host: str, port: int) -> Iterator[None]:
         yield
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
-        raise InfrastructureError(
-            f"cannot listen on {host}:{port}: {reason}; stop what uses it, or choose another --port"
-            " (the server needs that port and the next one)"
-        ) from error
+        if error.errno == errno.EADDRNOTAVAIL:
+            fix = "--host must be an address of this machine: 127.0.0.1, or 0.0.0.0 for all it has"
+        else:
+            fix = "stop what uses it, or choose another --port (the server needs that port and the next one)"
+        raise InfrastructureError(f"cannot listen on {host}:{port}: {reason}; {fix}") from error
 
 
 async def _free_running(world: World) -> None:

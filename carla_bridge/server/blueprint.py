@@ -13,13 +13,14 @@ from carla_bridge.server.wire import AttributeType
 
 @dataclass(frozen=True)
 class Attribute:
-    """One attribute of a blueprint; `recommended` are the values a user may pick from."""
+    """One attribute of a blueprint; `recommended` are the values a user may pick from, `limits` those of a number."""
 
     name: str
     type: AttributeType
     default: str
     recommended: tuple[str, ...] = ()
     modifiable: bool = True
+    limits: tuple[float, float] = (-LARGEST_NUMBER, LARGEST_NUMBER)
 
     def as_wire(self, dialect: Dialect) -> list:
         """`ActorAttribute` of the protocol."""
@@ -51,20 +52,21 @@ class Blueprint:
         """Check values that a client gives to attributes; unknown attributes may have any.
 
         Raises:
-            ValueError: a value is none of its attribute's type, a number beyond `LARGEST_NUMBER`, or no known driver.
+            ValueError: a value is none of its attribute's type, a number outside of its limits, or no known driver.
         """
-        types = {attribute.name: attribute.type for attribute in self.attributes}
+        known = {attribute.name: attribute for attribute in self.attributes}
         for name, value in values:
             if name == DRIVER.name and value not in DRIVER.recommended:
                 raise ValueError(f"{name}: expected {' or '.join(DRIVER.recommended)}, got {value!r}")
-            if types.get(name) in (AttributeType.INT, AttributeType.FLOAT):
-                read = int if types[name] is AttributeType.INT else float
+            if name in known and known[name].type in (AttributeType.INT, AttributeType.FLOAT):
+                read = int if known[name].type is AttributeType.INT else float
+                least, most = known[name].limits
                 try:
-                    fits = -LARGEST_NUMBER <= read(value) <= LARGEST_NUMBER
+                    fits = least <= read(value) <= most
                 except ValueError:
                     fits = False
                 if not fits:
-                    raise ValueError(f"{name}: expected {read.__name__} within ±{LARGEST_NUMBER:g}, got {value!r}")
+                    raise ValueError(f"{name}: expected {read.__name__} from {least:.9g} to {most:.9g}, got {value!r}")
 
     def as_wire(self, uid: int, dialect: Dialect) -> list:
         """`ActorDefinition` of the protocol."""
@@ -77,14 +79,16 @@ def boolean(name: str, default: bool, modifiable: bool = True) -> Attribute:
     return Attribute(name, AttributeType.BOOL, "true" if default else "false", modifiable=modifiable)
 
 
-def integer(name: str, default: int, modifiable: bool = True) -> Attribute:
+def integer(
+    name: str, default: int, modifiable: bool = True, limits: tuple[float, float] = Attribute.limits
+) -> Attribute:
     """An int attribute."""
-    return Attribute(name, AttributeType.INT, str(default), modifiable=modifiable)
+    return Attribute(name, AttributeType.INT, str(default), modifiable=modifiable, limits=limits)
 
 
-def real(name: str, default: float) -> Attribute:
+def real(name: str, default: float, limits: tuple[float, float] = Attribute.limits) -> Attribute:
     """A float attribute."""
-    return Attribute(name, AttributeType.FLOAT, str(default))
+    return Attribute(name, AttributeType.FLOAT, str(default), limits=limits)
 
 
 def text(name: str, default: str, modifiable: bool = True, recommended: tuple[str, ...] = ()) -> Attribute:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+import numpy as np
+
 from carla_bridge.server.actors import Actor, Vehicle, Walker
 from carla_bridge.server.poses import rotation_matrix
 from carla_bridge.server.scene import Lamp, RenderActor, RenderSignal, Rgb
@@ -13,15 +15,28 @@ PROP_COLOR: Rgb = (225, 120, 30)
 CAR_COLOR: Rgb = (140, 140, 150)
 WALKER_COLORS: tuple[Rgb, ...] = ((190, 60, 60), (60, 90, 170), (70, 130, 80), (210, 190, 120))
 BRAKE_LAMP_FROM = 0.02  # pedal travel
+MOUNT_BESIDE_M, MOUNT_ABOVE_M = 0.3, 0.8  # agents put cameras up to 2.0 m above the ground on the lowest of cars
 
 
-def bodies(actors: Iterable[Actor], carrier: Actor | None) -> list[RenderActor]:
+def bodies(actors: Iterable[Actor], camera: Actor | None) -> list[RenderActor]:
     """Everything with a body, also what is driven over.
 
-    The camera's carrier is not seen, it rides above a box that is no good picture of a bonnet, but its lamps light the
-    road.
+    A carrier that the camera is mounted on is not seen, its box is no good picture of a bonnet, but its lamps light the
+    road. A camera that follows its carrier from farther away sees it.
     """
+    carrier = camera.parent if camera is not None and _mounted(camera) else None
     return [look(actor, visible=actor is not carrier) for actor in actors if any(actor.blueprint.extent_m)]
+
+
+def _mounted(camera: Actor) -> bool:
+    """Whether a camera is in its carrier's box, or where cameras are mounted on one."""
+    if camera.parent is None:
+        return False
+    carrier, extent_m = camera.parent.pose, camera.parent.blueprint.extent_m
+    offset = np.array(camera.pose.location) - _foot(camera.parent)
+    x, y, z = offset @ rotation_matrix(carrier)
+    beside = abs(x) <= extent_m[0] + MOUNT_BESIDE_M and abs(y) <= extent_m[1] + MOUNT_BESIDE_M
+    return bool(beside and -MOUNT_BESIDE_M <= z <= 2 * extent_m[2] + MOUNT_ABOVE_M)
 
 
 def signals(actors: Iterable[Actor]) -> list[RenderSignal]:

@@ -6,9 +6,12 @@ is refused by name.
 
 from __future__ import annotations
 
+from carla_bridge.server.arguments import LARGEST_NUMBER
 from carla_bridge.server.blueprint import ROLE_NAME, Attribute, Blueprint, boolean, integer, real
 
-SENSOR_TICK = real("sensor_tick", 0.0)
+IMAGE_PX = (1, 4096)
+FOV_DEG = (1.0, 170.0)
+SENSOR_TICK = real("sensor_tick", 0.0, (0.0, LARGEST_NUMBER))
 _NO_BUFFER = "the embedded world renders colour only; ask for sensor.camera.rgb or a lidar"
 _NO_RADIO = "the embedded world has no V2X"
 
@@ -37,8 +40,12 @@ _FILM = (
 
 
 def _camera(name: str, *more: Attribute, missing: str = "") -> Blueprint:
-    size = (integer("image_size_x", 800), integer("image_size_y", 600), real("fov", 90.0))
-    return Blueprint(f"sensor.camera.{name}", (*size, SENSOR_TICK, *more, *_LENS, ROLE_NAME), missing=missing)
+    picture = (
+        integer("image_size_x", 800, limits=IMAGE_PX),
+        integer("image_size_y", 600, limits=IMAGE_PX),
+        real("fov", 90.0, FOV_DEG),
+    )
+    return Blueprint(f"sensor.camera.{name}", (*picture, SENSOR_TICK, *more, *_LENS, ROLE_NAME), missing=missing)
 
 
 def _lidar(name: str, *more: Attribute) -> Blueprint:

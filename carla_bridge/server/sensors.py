@@ -21,7 +21,7 @@ from carla_bridge.server.poses import rotation_matrix
 from carla_bridge.server.wire import SensorType, Vector
 
 EARTH_RADIUS_M = 6378137.0
-LARGEST_IMAGE_PX = 4096
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class GeoReference:
     @classmethod
     def of(cls, opendrive: str) -> GeoReference:
         """Read `+lat_0` and `+lon_0` from an OpenDRIVE file's `geoReference`."""
-        found = {name: re.search(rf"\+{name}=([-+0-9.eE]+)", opendrive) for name in ("lat_0", "lon_0")}
+        found = {name: re.search(rf"\+{name}=({_NUMBER})", opendrive) for name in ("lat_0", "lon_0")}
         latitude, longitude = found["lat_0"], found["lon_0"]
         if latitude is None or longitude is None:
             return cls()
@@ -99,8 +99,5 @@ def obstacle_body(own: list, other: list, distance_m: float) -> bytes:
 
 
 def image_size(sensor: Sensor) -> tuple[int, int, float]:
-    """Width and height in pixels, clipped to 1..4096, and horizontal field of view in degrees, clipped to 1..170."""
-    width, height = (
-        int(min(max(sensor.setting(name), 1), LARGEST_IMAGE_PX)) for name in ("image_size_x", "image_size_y")
-    )
-    return width, height, min(max(sensor.setting("fov"), 1.0), 170.0)
+    """Width and height in pixels, and horizontal field of view in degrees."""
+    return int(sensor.setting("image_size_x")), int(sensor.setting("image_size_y")), sensor.setting("fov")

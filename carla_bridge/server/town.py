@@ -90,7 +90,7 @@ class Town:
         try:
             opendrive = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise UserError("town", "a shipped town or an OpenDRIVE file", f"{path}: {error}") from error
+            raise UserError(f"town {path}", "an OpenDRIVE file", str(error)) from error
         town = cls.from_opendrive(path.stem, opendrive)
         if path.parent.resolve() == SHIPPED_FOLDER.resolve() or has_signals(opendrive):
             return town

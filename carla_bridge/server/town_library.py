@@ -25,6 +25,10 @@ class TownLibrary:
     def __post_init__(self) -> None:
         if self.folder is not None and not self.folder.is_dir():
             raise UserError("--maps", "a folder of .xodr files", str(self.folder))
+        if self.folder is not None and not any(self.folder.glob("*.xodr")):
+            deeper = sorted({str(path.parent) for path in self.folder.glob("*/**/*.xodr")})
+            fix = f"some lie in {deeper[0]}" if deeper else ""
+            raise UserError("--maps", "a folder of .xodr files", f"{self.folder} without any", fix)
         if self.file is not None and not self.file.is_file():
             raise UserError("--map", "an OpenDRIVE file", str(self.file))
 
@@ -40,7 +44,11 @@ class TownLibrary:
         """
         files, wanted = self._files(), name.rsplit("/", 1)[-1]
         if wanted not in files:
-            fix = "give a file with --map" if wanted.endswith(".xodr") else did_you_mean(wanted, files)
+            if wanted.endswith(".xodr"):
+                fix = "give a file with --map"
+            else:
+                fix = f"{wanted}.xodr would be found in a folder that the server is given as --maps; "
+                fix += did_you_mean(wanted, files)
             raise UserError("town", "the name of a town", name, fix)
         return files[wanted]
 

@@ -1,4 +1,4 @@
-"""Renderers of towns: laid out in the background, and the last few kept.
+"""Renderers of towns: laid out in the background, and the last few used are kept.
 
 Laying out a town takes seconds, and a client gives a request no more than that.
 """
@@ -67,16 +67,17 @@ class TownRenderers:
 
     def __init__(self, make_renderer: Callable[[TownLike], RendererLike]) -> None:
         self._make_renderer = make_renderer
-        self._known: dict[tuple[str, str], Future[RendererLike]] = {}  # scenery depends on the name, too
+        self._known: dict[tuple[str, str], Future[RendererLike]] = {}  # by last use; scenery depends on the name, too
         self._current: Future[RendererLike] | None = None
 
     def enter(self, town: TownLike) -> None:
-        """Make a town the present one; its renderer is built in the background where it is not at hand."""
+        """Make a town the present one; its renderer is built in the background where it is not at hand, or failed."""
         key = town.name, town.opendrive
-        if key not in self._known:
-            self._known = dict(list(self._known.items())[1 - KEPT_RENDERERS :])
-            self._known[key] = _in_background(lambda: self._make_renderer(town))
-        self._current = self._known[key]
+        known = self._known.pop(key, None)
+        if known is None or (known.done() and known.exception() is not None):
+            known = _in_background(lambda: self._make_renderer(town))
+        self._current = self._known[key] = known
+        self._known = dict(list(self._known.items())[-KEPT_RENDERERS:])
 
     def current(self) -> RendererLike:
         """Renderer of the present town; waits for it."""

@@ -113,6 +113,7 @@ class World:
         self.spectator = self.add(Actor(self.take_id(), SPECTATOR, [0, SPECTATOR.id, []], Pose(z=20.0, pitch=-45.0)))
         self._renderers = TownRenderers(make_renderer)
         self._enter(town)
+        self._renderers.enter(town)
         self._renderers.current()
         hub.on_subscribe = self._on_subscribe
         self._populate()
@@ -121,25 +122,27 @@ class World:
     # --- episodes
 
     def _enter(self, town: TownLike) -> None:
-        self.town = town
-        self.physics = Physics(town.static_boxes, getattr(town, "ground_z_m", None))
-        self._rays = RayScenery(town.static_boxes, getattr(town, "ground_z_m", None))
-        self._renderers.enter(town)
+        """Make a town the present one; when something in it cannot be read, the world stays as it is."""
+        physics = Physics(town.static_boxes, getattr(town, "ground_z_m", None))
+        rays = RayScenery(town.static_boxes, getattr(town, "ground_z_m", None))
         road_at = getattr(town, "road_at", None)
-        self._speed_limits = SpeedLimits(town.opendrive, road_at) if road_at is not None else None
-        self.geo_reference = GeoReference.of(town.opendrive)
-        self.spawn_transforms = [
+        speed_limits = SpeedLimits(town.opendrive, road_at) if road_at is not None else None
+        geo_reference = GeoReference.of(town.opendrive)
+        spawn_transforms = [
             ((t.location.x, t.location.y, t.location.z), (t.rotation.pitch, t.rotation.yaw, t.rotation.roll))
             for t in town.spawn_points
         ]
+        self.town, self.physics, self._rays = town, physics, rays
+        self._speed_limits, self.geo_reference, self.spawn_transforms = speed_limits, geo_reference, spawn_transforms
 
     def start_episode(self, town: TownLike, reset_settings: bool) -> None:
         """Replace the town and everybody in it but the spectator, and publish the first state of the new episode."""
+        if town is not self.town:
+            self._enter(town)
+        self._renderers.enter(town)
         for actor in list(self.actors.values()):
             if actor is not self.spectator:
                 self.destroy(actor.id)
-        if town is not self.town:
-            self._enter(town)
         self.physics.contacts.reset()
         self.random = random.Random(self.seed)
         self.episode_id += 1
@@ -310,5 +313,5 @@ class World:
 
     def _picture(self, camera: RenderCamera, sensor: Sensor) -> bytes:
         actors = self.actors.values()
-        seen, signals = looks.bodies(actors, sensor.parent), looks.signals(actors)
+        seen, signals = looks.bodies(actors, sensor), looks.signals(actors)
         return self._renderers.current().render(camera, seen, signals, self._weather, self.time_s).tobytes()

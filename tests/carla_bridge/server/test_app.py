@@ -127,7 +127,21 @@ def test_taken_port_is_an_infrastructure_error_in_a_thread_too() -> None:
         pass
 
 
-@pytest.mark.parametrize("wrong", [{"port": 0}, {"port": 65535}, {"host": "localhost"}, {"host": "::1"}])
+@pytest.mark.parametrize("wrong", [{"port": 0}, {"port": 65535}, {"host": "localhost"}, {"host": "::1"}, {"seed": -1}])
 def test_wrong_address_is_a_user_error(wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="--"):
         ServerConfig(**wrong)
+
+
+def test_address_of_another_machine_is_told_apart_from_a_taken_port() -> None:
+    server = EmbeddedServer(ServerConfig(free_ports(2), "192.0.2.1"), make_town=lambda name: None)  # type: ignore[arg-type,return-value]
+    with pytest.raises(InfrastructureError, match="--host must be an address of this machine"), server:
+        pass
+
+
+def test_file_that_is_no_town_is_named_by_its_option(tmp_path: Path) -> None:
+    cut = tmp_path / "cut.json"
+    cut.write_text('{"a": ')
+    server = EmbeddedServer(ServerConfig(free_ports(2), map_file=cut))
+    with pytest.raises(UserError, match=r"^--map: .*cut\.json"), server:
+        pass

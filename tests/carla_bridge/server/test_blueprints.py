@@ -110,3 +110,16 @@ def test_everything_else_can_be_spawned_and_the_world_goes_on(make_world: Callab
     for _ in range(3):
         world.step(0.05)
     assert all(actor.id in world.actors for actor in spawned)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "limits"),
+    [
+        ("image_size_x", "-5", "1 to 4096"), ("image_size_y", "0", "1 to 4096"), ("image_size_x", "20000", "1 to 4096"),
+        ("fov", "400", "1 to 170"), ("fov", "0", "1 to 170"), ("fov", "nan", "1 to 170"),
+        ("sensor_tick", "-0.1", "0 to 1e"),
+    ],
+)  # fmt: skip
+def test_camera_that_cannot_be_is_refused_by_the_name_of_its_attribute(name: str, value: str, limits: str) -> None:
+    with pytest.raises(ValueError, match=f"^{name}: expected .* from {limits}.*'{value}'"):
+        LIBRARY["sensor.camera.rgb"].check([(name, value)])

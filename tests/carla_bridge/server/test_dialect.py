@@ -85,6 +85,17 @@ def test_towns_are_found_by_the_last_part_of_a_map_name(tmp_path: Path) -> None:
     for unknown in ("Town1", "../my maps/Town01.xodr", "", "/etc/passwd"):
         with pytest.raises(UserError, match="town"):
             library.find(unknown)
+    with pytest.raises(UserError, match=r"--maps.*Town02\.xodr|Town02\.xodr.*--maps"):
+        library.find("Town02")
+
+
+def test_folder_without_towns_is_wrong_use(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^--maps: .* without any$"):
+        TownLibrary(tmp_path)
+    (tmp_path / "OpenDrive").mkdir()
+    (tmp_path / "OpenDrive" / "Town01.xodr").touch()
+    with pytest.raises(UserError, match=r"some lie in .*OpenDrive$"):
+        TownLibrary(tmp_path)
 
 
 @pytest.mark.parametrize("wrong", [{"maps_folder": Path("nowhere")}, {"map_file": Path("no.xodr")}, {"town": "Town77"}])

@@ -11,7 +11,9 @@ carla = pytest.importorskip("carla")
 from carla_bridge.server.actors import Actor, make_actor  # noqa: E402
 from carla_bridge.server.looks import bodies, look  # noqa: E402
 from carla_bridge.server.poses import Pose  # noqa: E402
-from carla_bridge.server.scene import Lamp  # noqa: E402
+from carla_bridge.server.scene import Lamp, RenderCamera  # noqa: E402
+from carla_bridge.server.vehicle_catalogue import EGO_ID  # noqa: E402
+from wamdiff2_core.config import CameraSpec  # noqa: E402
 
 pytestmark = pytest.mark.carla
 
@@ -34,6 +36,20 @@ def test_braking_and_reversing_light_their_lamps():
     car.pedals.reverse = True
     car.light_flags = int(Lamp.LOW_BEAM) | 1 << 20  # an unknown bit
     assert look(car).lamps == Lamp.BRAKE | Lamp.REVERSE | Lamp.LOW_BEAM
+
+
+def test_pictures_of_the_shipped_rig_do_not_have_the_carrier_and_those_of_a_chase_camera_do(wamtown, wamtown_renderer):
+    rig, place = CameraSpec(), wamtown.spawn_points[3]
+    for type_id in (EGO_ID, "vehicle.audi.tt", "vehicle.carlamotors.firetruck"):
+        car = spawned(type_id, x=place.location.x, y=place.location.y, z=place.location.z, yaw=place.rotation.yaw)
+        for mount, seen in ((Pose(rig.x_m, -rig.y_m, rig.z_m), False), (Pose(-9.0, 0.0, 4.0, pitch=-10.0), True)):
+            camera = spawned("sensor.camera.rgb")
+            camera.parent, camera.attached = car, mount
+            camera.follow_parent()
+            p = camera.pose
+            view = RenderCamera(p.x, p.y, p.z, p.pitch, p.yaw, p.roll, rig.width_px, rig.height_px, rig.hfov_deg)
+            shown = wamtown_renderer.render(view, bodies([car], camera))
+            assert (shown != wamtown_renderer.render(view)).any() == seen
 
 
 def test_a_walker_stands_on_its_feet():

@@ -42,6 +42,7 @@ def test_geo_reference_is_read_from_opendrive_with_carlas_fallback() -> None:
     text = "<geoReference>+proj=tmerc +lat_0=4.9e1 +lon_0=-8.5 +k=1</geoReference>"
     assert GeoReference.of(text) == GeoReference(49.0, -8.5)
     assert GeoReference.of("<OpenDRIVE/>") == GeoReference(42.0, 2.0)
+    assert GeoReference.of("+proj=tmerc+lat_0=49.0+lon_0=8+k=1") == GeoReference(49.0, 8.0)
 
 
 def sensor(tick: str) -> Sensor:

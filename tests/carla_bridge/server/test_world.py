@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -15,10 +16,11 @@ import pytest
 from carla_bridge.server.ackermann import AckermannTarget
 from carla_bridge.server.actors import Sensor, Vehicle, Walker
 from carla_bridge.server.arguments import RpcError
+from carla_bridge.server.looks import bodies
 from carla_bridge.server.motion import Pedals
 from carla_bridge.server.poses import Pose
 from carla_bridge.server.scene import BoxKind, Lamp, StaticBox
-from carla_bridge.server.town_renderers import TownRenderers
+from carla_bridge.server.town_renderers import TownRenderers, laying_out
 from carla_bridge.server.weather import CLEAR_NOON, Weather
 from carla_bridge.server.world import World
 
@@ -82,6 +84,28 @@ def test_camera_rides_on_its_carrier_and_does_not_see_it(make_world: Callable[..
         ("vehicle", other.pose.x, other.pose.y), ("walker", walker.pose.x, walker.pose.y),
     ]  # fmt: skip
     assert seen[-1].z == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize(
+    ("mount", "seen"),
+    [
+        (Pose(x=-6.0, z=2.5, pitch=-10.0), True),  # a chase camera
+        (Pose(z=30.0, pitch=-90.0), True),  # a bird's eye
+        (Pose(y=1.9, z=1.0, yaw=-90.0), True),
+        (Pose(x=0.4, z=1.2), False),  # at the driver's head
+        (Pose(x=-1.5, z=2.0), False),  # above the roof
+        (Pose(x=0.27, y=-0.55, z=1.6, yaw=-55.0), False),
+        (Pose(x=2.6, z=0.6), False),  # on the bumper
+    ],
+)
+def test_carrier_is_seen_by_cameras_that_are_not_mounted_on_it(
+    make_world: Callable[..., World], mount: Pose, seen: bool
+) -> None:
+    for pose in (Pose(10.0, 20.0, 0.0, yaw=90.0), Pose(10.0, 20.0, 3.0, pitch=12.0, yaw=-130.0, roll=4.0)):
+        world = make_world()
+        car = spawn(world, MKZ, pose)
+        camera = spawn(world, "sensor.camera.rgb", mount, car.id)
+        assert [actor.visible for actor in bodies(world.actors.values(), camera)] == [seen]
 
 
 def test_pictures_have_the_weather_that_was_set_and_the_lamps_that_burn(make_world: Callable[..., World]) -> None:
@@ -358,6 +382,57 @@ def test_every_destroyed_id_is_known_for_ever_but_few_are_kept_whole(make_world:
     assert [world.actor_or_tombstone(i).type_id for i in ids[:2]] == ["vehicle.audi.tt", MKZ]
     assert all(not world.destroy(i) for i in ids)
     assert len({id(world.actor_or_tombstone(i)) for i in ids}) < 300
+
+
+def test_layout_that_failed_is_tried_again_and_the_least_used_is_dropped() -> None:
+    made: list[str] = []
+
+    def make(town: SimpleNamespace) -> object:
+        made.append(town.name)
+        if made.count(town.name) == 1 and town.name == "Bad":
+            raise MemoryError
+        return object()
+
+    renderers = TownRenderers(make)  # type: ignore[arg-type]
+
+    def enter(name: str) -> object:
+        renderers.enter(SimpleNamespace(name=name, opendrive=""))  # type: ignore[arg-type]
+        return renderers.current()
+
+    with pytest.raises(MemoryError):
+        enter("Bad")
+    assert enter("Bad") is enter("Bad")
+    for name in ("Home", "One", "Home", "Two", "Home", "Three", "Home"):
+        enter(name)
+    assert made == ["Bad", "Bad", "Home", "One", "Two", "Three"]
+
+
+def test_town_that_cannot_be_entered_leaves_the_world_as_it_was(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    town, car, episode = world.town, spawn(world, MKZ, Pose()), world.episode_id
+    broken = SimpleNamespace(**vars(town) | {"name": "Broken", "spawn_points": [None]})
+    with pytest.raises(AttributeError):
+        world.start_episode(broken, reset_settings=False)
+    assert (world.town, world.episode_id, world.actors[car.id]) == (town, episode, car)
+
+
+def test_reloading_a_town_lays_it_out_again_where_that_failed(make_world: Callable[..., World]) -> None:
+    made: list[str] = []
+
+    def make(town: SimpleNamespace) -> object:
+        made.append(town.name)
+        if made == ["Flat", "Bad"]:
+            raise MemoryError
+        return object()
+
+    flat = make_world()
+    bad = SimpleNamespace(**vars(flat.town) | {"name": "Bad"})
+    world = World(flat.town, flat.hub, load_town=flat.load_town, parse_town=flat.parse_town, make_renderer=make)  # type: ignore[arg-type]
+    for _ in range(2):
+        world.start_episode(bad, reset_settings=False)
+        while laying_out():
+            time.sleep(0.001)
+    assert made == ["Flat", "Bad", "Bad"]
 
 
 def test_same_roads_under_another_name_get_a_renderer_of_their_own() -> None:
