@@ -1,5 +1,7 @@
 # make drive    closed-loop drive in the embedded world; report in OUT
 # make test     set-up, linters, and the whole test suite
+# make py38     Python 3.8 with the CARLA 0.9.15 client, for the tests that drive it
+# make core312  the core's tests on Python 3.12
 # make mutants  proof that the suite can fail: breaks one line at a time
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -16,7 +18,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 .PHONY: help setup drive test lint pytest core312 py38 mutants clean
 
 help:
-	@sed -n 's/^# //p' Makefile
+	@sed -n 's/^# make /make /p' Makefile
 	@echo "drive takes   PLANNER=nano|random|none|expert|route-only|constant-velocity|FOLDER  ROUTES=FILE  LATENCY=lockstep|measured|MS  OUT=DIR  ROS_ARGS='-r a:=b'"
 
 setup:

@@ -11,7 +11,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from carla_bridge.driver import DriveConfig, Driver
-from carla_bridge.results import DriveResults, Outcome
+from carla_bridge.results import DriveResults, Outcome, latencies_ms, read_plans
+from carla_bridge.route_run import latency_figures
 from carla_bridge.run_setup import describe_commit, describe_machine, prepare_folder, signals_as_interrupts
 from carla_bridge.terminal import DriveDisplay
 from wamdiff2_core.errors import InfrastructureError, UserError
@@ -42,9 +43,12 @@ class Drive:
         """
         from carla_bridge.report import write_report
 
-        prepare_folder(self._config.out)
+        self._config.agent.check_device(self._config.device)
+        earlier = prepare_folder(self._config.out)
         self._results.save(self._config.out)
         with signals_as_interrupts(), DriveDisplay(len(self._specs)) as display:
+            if earlier is not None:
+                display.console.print(f"the earlier run is kept in {earlier}")
             try:
                 display.note("starting server and planner")
                 with Driver(self._config, self._specs[0].town, node) as driver:
@@ -56,10 +60,16 @@ class Drive:
                 display.note("stopped by the user")
             finally:
                 self._results.save(self._config.out)
-            display.note("report")
-            write_report(self._config.out, video=self._config.video)
-            display.end(self._results, str(self._config.out / "index.html"))
+            where = self._config.out
+            if self._results.routes:
+                display.note("report")
+                where = write_report(self._config.out, video=self._config.video)
+            display.end(self._results, self._latency(), str(where))
         return self._results
+
+    def _latency(self) -> dict[str, float]:
+        folders = [self._config.out / route.folder for route in self._results.routes]
+        return latency_figures([ms for folder in folders for ms in latencies_ms(read_plans(folder))])
 
     def _drive(self, driver: Driver, display: DriveDisplay) -> None:
         from carla_bridge.report.lanes import save_lanes

@@ -68,6 +68,8 @@ class DriveConfig:
     scenarios: bool = True
 
     def __post_init__(self) -> None:
+        if self.carla:
+            parse_address(self.carla)
         if self.walkers and self.carla:
             raise UserError("walkers", "0 with --carla: only the embedded server has any of its own", self.walkers)
         if self.maps is not None and not self.maps.is_dir():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -44,6 +45,13 @@ FACTORS: Mapping[InfractionKind, float] = {
     InfractionKind.DEVIATION: 1.0,  # these three end the route, that is their cost
     InfractionKind.BLOCKED: 1.0,
     InfractionKind.ROUTE_TIMEOUT: 1.0,
+}
+SHORT_NAMES: Mapping[str, str] = {
+    InfractionKind.COLLISION_LAYOUT: "hit layout", InfractionKind.COLLISION_PEDESTRIAN: "hit pedestrian",
+    InfractionKind.COLLISION_VEHICLE: "hit vehicle", InfractionKind.RED_LIGHT: "red light",
+    InfractionKind.STOP: "stop sign", InfractionKind.OUTSIDE_LANES: "off lanes",
+    InfractionKind.YIELD: "did not yield", InfractionKind.SCENARIO_TIMEOUT: "scenario timeout",
+    InfractionKind.DEVIATION: "left route", InfractionKind.BLOCKED: "blocked", InfractionKind.ROUTE_TIMEOUT: "timeout",
 }
 _NUMBER = r"[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|inf|nan)"
 _PLACE = rf"\(x=(?P<x>{_NUMBER}), y=(?P<y>{_NUMBER}), z=(?P<z>{_NUMBER})\)"
@@ -196,3 +204,10 @@ def penalty(infractions: Iterable[Infraction]) -> float | None:
     factors = [infraction.factor for infraction in infractions]
     known = [factor for factor in factors if factor is not None]
     return math.prod(known) if len(known) == len(factors) else None
+
+
+def count_kinds(kinds: Iterable[str]) -> Counter[str]:
+    """How many infractions of each kind count against a drive: minimum speed costs nothing and is left out."""
+    counts = Counter(str(kind) for kind in kinds)
+    counts.pop(InfractionKind.MIN_SPEED.value, None)
+    return counts

@@ -22,7 +22,7 @@ import csv
 import dataclasses
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -34,6 +34,8 @@ from wamdiff2_core.journal import replace_file
 
 SCHEMA = 2
 RESULTS_NAME, TRAJECTORY_NAME, PLANS_NAME = "results.json", "trajectory.csv", "plans.jsonl"
+JOURNAL_NAME = "journal.jsonl"  # in the folder of an evaluation only
+EVALUATION_KIND = "closed-loop evaluation"  # `kind` of its first line
 
 
 class Outcome(StrEnum):
@@ -247,6 +249,11 @@ class DriveResults(Strict):
         """Number of routes that reached their goal."""
         return sum(route.completed for route in self.routes)
 
+    def spread_in_words(self) -> list[tuple[str, str]]:
+        """(name, figure with its unit) of the figures over the repeats."""
+        return [(name.removesuffix("_pct").replace("_", " "), f"{figure} %" if name.endswith("_pct") else str(figure))
+                for name, figure in self.spread.items()]
+
     @property
     def exit_code(self) -> ExitCode:
         """Exit code of the drive: infrastructure before routes."""
@@ -381,6 +388,11 @@ def read_plans(route_folder: Path) -> list[PlanRecord]:
     """Read `plans.jsonl` of a route."""
     with (route_folder / PLANS_NAME).open() as file:
         return [PlanRecord(**json.loads(line)) for line in file]
+
+
+def latencies_ms(plans: Iterable[PlanRecord]) -> list[float]:
+    """Wall-clock milliseconds from frame to answer, of the frames that were answered."""
+    return [plan.wall_ms for plan in plans if plan.received]
 
 
 def read_shape(route_folder: Path) -> RouteShape:

@@ -21,7 +21,7 @@ from carla_bridge.leaderboard_record import RouteRecord, RouteStatus
 from carla_bridge.navigation import Navigator, RoutePlan
 from carla_bridge.planner_loss import PlannerLoss
 from carla_bridge.recorder import RouteRecorder
-from carla_bridge.results import Infraction, Outcome, PlanRecord, RouteResult, Tick, Verdict
+from carla_bridge.results import Infraction, Outcome, PlanRecord, RouteResult, Tick, Verdict, latencies_ms
 from carla_bridge.scenarios.errors import ScenarioError
 from carla_bridge.vehicle_control import HOLD
 from wamdiff2_core.control.controller import Controller, PlanInMap
@@ -338,7 +338,7 @@ class RouteRun:
             plans_unreadable=sum(not record.ok and not record.waypoints_m for record in received),
             plans_refused=sum(not record.ok and bool(record.waypoints_m) for record in received),
             plans_missing=missing,
-            latency_ms=latency_figures([record.wall_ms for record in received]),
+            latency_ms=latency_figures(latencies_ms(received)),
             decode={
                 name: round(float(np.mean([getattr(record, name) for record in decoded])), 3)
                 for name in ("prefill_ms", "decode_ms", "forwards", "steps", "blocks", "tokens") if decoded

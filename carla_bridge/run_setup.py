@@ -5,48 +5,72 @@ from __future__ import annotations
 import json
 import os
 import platform
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 
 from carla_bridge.leases import lease_ros_domain
-from carla_bridge.results import RESULTS_NAME
+from carla_bridge.results import JOURNAL_NAME, RESULTS_NAME
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.outputs import writable_folder
 
-OWN_FILES = (RESULTS_NAME, "map.json", "index.html", "compare.html", "report", "drive.mp4", "routes", "logs")
+# Moved in this order: by the last one a folder is known as that of a run.
+OWN_FILES = ("map.json", "index.html", "compare.html", "report", "drive.mp4", "routes", "logs", RESULTS_NAME)
 PREVIOUS_NAME = "previous"
 
 
-def prepare_folder(out: Path) -> None:
-    """Make the run folder; an earlier run in it moves to `previous/`, where it takes the place of the one before.
+def prepare_folder(out: Path) -> Path | None:
+    """Make the run folder; an earlier run in it moves to `previous/START`, named by its start (UTC).
+
+    Returns:
+        Where the earlier run is now; None without one.
 
     Raises:
-        UserError: it is a file, cannot be written to, or holds something that is not a run.
+        UserError: it is a file, cannot be written to, or holds an evaluation or something that is not a run.
     """
     if out.exists() and not out.is_dir():
         raise UserError("out", "a folder", f"a file, {out}")
     writable_folder(out, "out")
-    if any(out.iterdir()):
-        if not _is_run(out):
-            raise UserError("out", "an empty folder, or that of an earlier run", str(out), "choose another folder")
-        previous = out / PREVIOUS_NAME
-        shutil.rmtree(previous, ignore_errors=True)
-        previous.mkdir()
-        for name in OWN_FILES:
-            if (out / name).exists():
-                (out / name).rename(previous / name)
+    if (out / JOURNAL_NAME).exists():
+        raise UserError("out", "an empty folder, or that of an earlier drive", f"{out}, that of an evaluation",
+                        "choose another --out, or add --workers to go on with it")
+    if not any(entry.name != PREVIOUS_NAME for entry in out.iterdir()):
+        return None
+    started = _start_of_run(out)
+    if started is None:
+        raise UserError("out", "an empty folder, or that of an earlier run", str(out), "choose another folder")
+    previous = _new_folder(out / PREVIOUS_NAME, started)
+    for name in OWN_FILES:
+        if (out / name).exists():
+            (out / name).rename(previous / name)
+    return previous
 
 
-def _is_run(folder: Path) -> bool:
+def _start_of_run(folder: Path) -> str | None:
+    """Start of the run in a folder, as a file name; None when there is no run."""
+    path = folder / RESULTS_NAME
     try:
-        data = json.loads((folder / RESULTS_NAME).read_text())
+        data = json.loads(path.read_text())
     except (OSError, ValueError):
-        return False
-    return isinstance(data, dict) and {"schema", "planner", "routes", "latency_mode"} <= data.keys()
+        return None
+    if not isinstance(data, dict) or not {"schema", "planner", "routes", "latency_mode"} <= data.keys():
+        return None
+    try:
+        start = datetime.fromisoformat(data["started"])
+    except (KeyError, TypeError, ValueError):  # of another version
+        start = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    return start.strftime("%Y%m%d-%H%M%S")
+
+
+def _new_folder(parent: Path, name: str) -> Path:
+    """Make a folder of that name, or with a number behind it where there is one already."""
+    folder = next(path for n in count(1) if not (path := parent / (name if n == 1 else f"{name}-{n}")).exists())
+    folder.mkdir(parents=True)
+    return folder
 
 
 def choose_ros_domain(keep: bool) -> None:

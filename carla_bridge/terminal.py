@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self
 
-import numpy as np
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from carla_bridge.leaderboard_infractions import SHORT_NAMES, count_kinds
+from carla_bridge.leaderboard_record import RouteRecord
 from carla_bridge.results import DriveResults, RouteResult
 from carla_bridge.route_run import Progress
 
@@ -93,17 +94,11 @@ class DriveDisplay(LiveLine):
     def end_route(self, result: RouteResult) -> None:
         """Leave a line about a finished route."""
         self._last_log_s = time.monotonic()
-        style = "green" if result.completed else "red"
-        line = Text.assemble(
-            ("✓ " if result.completed else "✗ ", f"bold {style}"), (f"route {result.route_id:<4}", "bold"),
-            f"{result.completion_pct:5.1f} % of {result.length_m:.0f} m  ", (str(result.outcome), style),
-            (f"  {result.reason}", "dim"),
-        )
-        self.console.print(line)
+        self.console.print(route_line(f"route {result.route_id:<4}", result, result.reason))
 
-    def end(self, results: DriveResults, where: str) -> None:
+    def end(self, results: DriveResults, latency: Mapping[str, float], where: str) -> None:
         """Leave the final line of figures."""
-        self.console.print(final_line(results, where))
+        self.console.print(final_line(results, latency, where))
 
     def _line(self, progress: Progress) -> Text:
         filled = round(BAR_CELLS * progress.completion)
@@ -117,20 +112,37 @@ class DriveDisplay(LiveLine):
         )
 
 
-def final_line(results: DriveResults, where: str) -> Text:
-    """The figures of a drive in one line."""
+def route_line(name: str, result: RouteResult, remark: str) -> Text:
+    """A driven route in one line: a goal that was reached with infractions does not look like a clean success."""
+    counts = _counts(result)
+    mark, style = ("✗", "red") if not result.completed else ("!", "yellow") if counts else ("✓", "green")
+    score = f", driving score {RouteRecord.from_json(result.record).score_composed:.1f}" if result.record else ""
+    what = ", ".join(f"{count} x {SHORT_NAMES.get(kind, kind)}" for kind, count in counts.items())
+    return Text.assemble(
+        (f"{mark} ", f"bold {style}"), (f"{name} ", "bold"),
+        f"{result.completion_pct:5.1f} % of {result.length_m:.0f} m  ", (str(result.outcome), style), score,
+        (f", {what}" if what else "", style), (f"  {remark}", "dim"),
+    )
+
+
+def _counts(result: RouteResult) -> Mapping[str, int]:
+    return count_kinds(item.kind for item in result.infractions)
+
+
+def final_line(results: DriveResults, latency: Mapping[str, float], where: str) -> Text:
+    """The figures of a drive in one line; `latency` is over all its plans, as `latency_figures` gives it."""
     routes = results.routes
+    flawed = sum(route.completed and bool(_counts(route)) for route in routes)
     plans = sum(route.plans for route in routes)
     unreadable = sum(route.plans_unreadable for route in routes)
     refused = sum(route.plans_refused for route in routes)
-    p50 = [route.latency_ms["p50"] for route in routes if route.latency_ms]
-    p95 = [route.latency_ms["p95"] for route in routes if route.latency_ms]
-    latency = f", {np.median(p50):.0f} ms median, {max(p95):.0f} ms p95" if p50 else ""
-    ok = results.exit_code == 0
+    times = f", {latency['p50']:.0f} ms median, {latency['p95']:.0f} ms p95" if latency else ""
+    style = "red" if results.exit_code else "yellow" if flawed else "green"
     return Text.assemble(
-        (f"{results.completed}/{results.routes_wanted} routes completed", "bold green" if ok else "bold red"),
+        (f"{results.completed}/{results.routes_wanted} routes completed"
+         + (f", {flawed} of them with infractions" if flawed else ""), f"bold {style}"),
         f", {sum(route.driven_m for route in routes):.0f} m "
         f"in {sum(route.duration_s for route in routes):.0f} s simulated, "
-        f"{plans} plans ({unreadable} unreadable, {refused} refused){latency}, latency mode {results.latency_mode}"
+        f"{plans} plans ({unreadable} unreadable, {refused} refused){times}, latency mode {results.latency_mode}"
         + (f" {results.latency_ms:g} ms" if results.latency_mode == "fixed" else "") + f": {where}",
     )

@@ -85,6 +85,13 @@ class AgentChoice:
         cameras = (self.camera,) if self.camera is not None else ()
         return Needs(cameras, inertial=self.link == "ros", target_rule=self.target_rule)
 
+    def check_device(self, device: str) -> None:
+        """Raise `UserError` when the agent needs a torch device and this machine has no such one."""
+        from wamdiff2_core.model.checkpoint import check_device
+
+        if self.kind == "checkpoint" and device != "cpu":
+            check_device(device)
+
     def make(self, seed: int, device: str) -> Agent:
         """The agent, in this process.
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from carla_bridge.evaluation.attempts import Attempt, Job, Kind
 from carla_bridge.evaluation.request import Evaluation
 from carla_bridge.results import DriveResults
-from carla_bridge.terminal import LiveLine
+from carla_bridge.terminal import LiveLine, route_line
 
 STYLES = {Kind.INFRASTRUCTURE: "yellow", Kind.UNUSABLE: "magenta", Kind.REFUSED: "red"}
 
@@ -44,12 +44,7 @@ class EvaluationDisplay(LiveLine):
         if attempt.result is None:
             line = Text.assemble((f"! {name:<8} ", "bold"), (f"{attempt.kind}: ", STYLES[attempt.kind]), attempt.reason)
         else:
-            style = "green" if attempt.result.completed else "red"
-            line = Text.assemble(
-                ("✓ " if attempt.result.completed else "✗ ", f"bold {style}"), (f"{name:<8} ", "bold"),
-                f"{attempt.result.completion_pct:5.1f} %  ", (str(attempt.result.outcome), style),
-                (f"  {attempt.reason}, {attempt.wall_s:.0f} s wall", "dim"),
-            )
+            line = route_line(f"{name:<8}", attempt.result, f"{attempt.reason}, {attempt.wall_s:.0f} s wall")
         self.console.print(line)
 
     def update(self, running: Mapping[Job, float]) -> None:
@@ -62,7 +57,7 @@ class EvaluationDisplay(LiveLine):
 
     def end(self, results: DriveResults) -> None:
         """Leave the final line of figures."""
-        spread = ", ".join(f"{name.replace('_', ' ')} {figure}" for name, figure in results.spread.items())
+        spread = ", ".join(f"{name} {text}" for name, text in results.spread_in_words())
         missing = f", {len(results.not_driven)} not driven" if results.not_driven else ""
         self.console.print(Text.assemble(
             (f"{results.completed}/{results.routes_wanted} drives completed{missing}", "bold"),

@@ -19,13 +19,12 @@ from carla_bridge.evaluation.pool import Finished, Pool
 from carla_bridge.evaluation.request import Evaluation
 from carla_bridge.report import write_report
 from carla_bridge.report.lanes import merge_lanes
-from carla_bridge.results import DriveResults
+from carla_bridge.results import JOURNAL_NAME, TRAJECTORY_NAME, DriveResults
 from carla_bridge.run_setup import signals_as_interrupts
 from wamdiff2_core.errors import InfrastructureError, UserError
-from wamdiff2_core.journal import Journal
+from wamdiff2_core.journal import Journal, check_same_request, read_journal
 from wamdiff2_core.outputs import writable_folder
 
-JOURNAL_NAME = "journal.jsonl"
 POLL_S = 0.1
 
 
@@ -47,6 +46,9 @@ class Evaluator:
         """
         self._prepare()
         identity = self._evaluation.identity()
+        if not self._overwrite:  # a journal without items is taken over by whatever opens it
+            path = self._out / JOURNAL_NAME
+            check_same_request(path, read_journal(path)[0], identity)
         with Journal(self._out / JOURNAL_NAME, identity, overwrite=self._overwrite, durable=True) as journal:
             attempts = [Attempt.from_json(item, str(journal.path)) for item in journal.items]
             if not attempts:
@@ -59,8 +61,17 @@ class Evaluator:
                     display.note("stopped; the same command goes on from here")
                 results = write_final_files(self._evaluation, attempts)
                 write_report(self._out, video=False)
+                self._tell_lost_files(results, display)
                 display.end(results)
         return results
+
+    def _tell_lost_files(self, results: DriveResults, display: EvaluationDisplay) -> None:
+        lost = [route.folder for route in results.routes if not (self._out / route.folder / TRAJECTORY_NAME).is_file()]
+        if lost:
+            display.note(
+                f"files of {len(lost)} finished drives are gone, such as {lost[0]}: their figures are the journal's, "
+                "and the report cannot show them; --overwrite drives everything again"
+            )
 
     def _prepare(self) -> None:
         out = self._out

@@ -13,6 +13,7 @@ from typing import Any
 
 from carla_bridge.driver import DriveConfig
 from carla_bridge.evaluation.attempts import Job
+from carla_bridge.results import EVALUATION_KIND
 from carla_bridge.route_file import RouteSpec
 from carla_bridge.run_setup import describe_commit
 from wamdiff2_core.errors import UserError
@@ -56,7 +57,7 @@ class Evaluation:
         """
         drive = self.drive
         return {
-            "kind": "closed-loop evaluation",
+            "kind": EVALUATION_KIND,
             "routes": drive.routes.name,
             "routes_sha256": hashlib.sha256(drive.routes.read_bytes()).hexdigest(),
             "route_ids": [spec.id for spec in self.specs],

@@ -7,14 +7,13 @@ pictures lie beside them in `report/pictures/`, and films beside the routes.
 from __future__ import annotations
 
 import shutil
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import numpy as np
 
-from carla_bridge.leaderboard_infractions import InfractionKind
+from carla_bridge.leaderboard_infractions import SHORT_NAMES, count_kinds
 from carla_bridge.report.lanes import load_all_lanes
 from carla_bridge.report.moments import worst
 from carla_bridge.report.radar import radar
@@ -28,13 +27,6 @@ PAGE_NAME, VIDEO_NAME, REPORT_NAME = "index.html", "drive.mp4", "report"
 ROUTES_ON_FIRST_PAGE = 6
 MOMENTS_SHOWN = 12
 PICTURES = (6, 3)  # of a route, in a run of few and of many: drawing them is most of the time that a report takes
-SHORT_NAMES = {
-    InfractionKind.COLLISION_LAYOUT: "hit layout", InfractionKind.COLLISION_PEDESTRIAN: "hit pedestrian",
-    InfractionKind.COLLISION_VEHICLE: "hit vehicle", InfractionKind.RED_LIGHT: "red light",
-    InfractionKind.STOP: "stop sign", InfractionKind.OUTSIDE_LANES: "off lanes",
-    InfractionKind.YIELD: "did not yield", InfractionKind.SCENARIO_TIMEOUT: "scenario timeout",
-    InfractionKind.DEVIATION: "left route", InfractionKind.BLOCKED: "blocked", InfractionKind.ROUTE_TIMEOUT: "timeout",
-}
 WORLD_REMARKS = {
     "embedded world": "The world is the embedded CARLA-protocol server; these are not Bench2Drive scores.",
     "routes only": "Routes only: Bench2Drive's own evaluator was not used, so these are not Bench2Drive scores.",
@@ -97,10 +89,9 @@ def write_page(folder: Path) -> Path:
 def infraction_chips(entry: Entry) -> list[tuple[str, int, str]]:
     """(name, count, class) of the infractions of a drive by kind; minimum speed costs nothing and is left out."""
     if entry.result is not None:
-        kinds = Counter(item.kind for item in entry.result.infractions)
+        kinds = count_kinds(item.kind for item in entry.result.infractions)
     else:
-        kinds = Counter(str(item.kind) for item in entry.record.infractions) if entry.record else Counter()
-    kinds.pop(InfractionKind.MIN_SPEED.value, None)
+        kinds = count_kinds(item.kind for item in entry.record.infractions) if entry.record else count_kinds(())
     return [(SHORT_NAMES.get(kind, kind), count, INFRACTION_STYLE[kind]) for kind, count in kinds.items()]
 
 
@@ -211,8 +202,8 @@ def _drive_setup(results: DriveResults, towns: tuple[str, str]) -> list[tuple[st
         "fixed": f"fixed: a plan acts {results.latency_ms:g} ms after its frame",
     }
     camera = results.planner_camera
-    spread = [(name.replace("_pct", ", %").replace("_", " "), f"{figure}, {figure.repeats} repeats")
-              for name, figure in results.spread.items() if figure.repeats > 1]
+    spread = [(name, f"{text}, {results.repeats} repeats") for name, text in results.spread_in_words()
+              if results.repeats > 1]
     return [
         ("planner", f"{results.planner}, {results.link}"), ("plans signed by", results.source or "nobody"),
         ("latency mode", modes.get(results.latency_mode, results.latency_mode)),

@@ -16,7 +16,7 @@ from carla_bridge.report.moments import Moment, moments_of
 from carla_bridge.report.pictures import PictureBook
 from carla_bridge.report.run import Entry, Run
 from carla_bridge.report.top_view import close_up, replay_text, route_map
-from carla_bridge.results import PlanRecord, RouteResult, Tick, read_plans, read_shape, read_ticks
+from carla_bridge.results import PlanRecord, RouteResult, Tick, latencies_ms, read_plans, read_shape, read_ticks
 from carla_bridge.scene_track import read_scene
 
 FILM_NAME = "film.mp4"
@@ -93,7 +93,7 @@ def route_view(
         "decode": _decode(received), "not_driven": _not_driven(received),
         "film": film if (run.folder / film).is_file() else "",
         "dt_s": next((plan.dt_s for plan in received if plan.dt_s), None),
-        "wall_ms": [plan.wall_ms for plan in received],
+        "wall_ms": latencies_ms(received),
     }
 
 
@@ -136,7 +136,7 @@ def _charts(route: RouteResult, ticks: list[Tick], received: list[PlanRecord]) -
     if received:
         figures = route.latency_ms
         charts.append(histogram(
-            "Plans by latency, frame sent to plan received", "wall time, ms", [plan.wall_ms for plan in received],
+            "Plans by latency, frame sent to plan received", "wall time, ms", latencies_ms(received),
             [(f"{name} {figures[name]:.0f}", figures[name]) for name in ("p50", "p95") if name in figures],
         ))
     return charts

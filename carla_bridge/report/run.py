@@ -14,13 +14,22 @@ from functools import cached_property
 from pathlib import Path
 
 from carla_bridge.leaderboard_record import EMBEDDED_WORLD, ROUTES_ONLY_WORLD, RecordError, RouteRecord
-from carla_bridge.results import RESULTS_NAME, TRAJECTORY_NAME, DriveResults, NotDriven, RouteResult
+from carla_bridge.results import (
+    EVALUATION_KIND,
+    JOURNAL_NAME,
+    RESULTS_NAME,
+    TRAJECTORY_NAME,
+    DriveResults,
+    NotDriven,
+    RouteResult,
+)
 from carla_bridge.score.abilities import ABILITIES
 from carla_bridge.score.bench2drive import score_records
 from carla_bridge.score.figures import Bench2DriveScore, Bounds, mean_if_all
 from carla_bridge.score.route_sets import RouteFacts, RouteSet, shipped_sets
 from carla_bridge.score.sources import FoundRecord, read_sources
 from wamdiff2_core.errors import UserError
+from wamdiff2_core.journal import read_journal
 
 WORLDS = {EMBEDDED_WORLD: "embedded world", ROUTES_ONLY_WORLD: "routes only", "": "Bench2Drive's evaluator"}
 
@@ -213,6 +222,12 @@ def load_run(folder: Path) -> Run:
         raise UserError("run folder", "a folder", str(folder))
     if path.is_file() and not _is_leaderboard(path):
         return _own_run(folder, DriveResults.load(folder))
+    request, attempts = read_journal(folder / JOURNAL_NAME)
+    if request is not None and not path.is_file() and request.get("kind") == EVALUATION_KIND:
+        finished = sum(attempt.get("result") is not None for attempt in attempts)
+        raise UserError("run folder", f"{RESULTS_NAME} of a finished or stopped evaluation",
+                        f"the journal of one that was killed, with {finished} finished drives",
+                        "the closed-loop command that began it goes on with it, and writes results and report")
     sources = read_sources([folder]) if any(folder.glob("*.json")) else None
     if sources is None or not sources.records:
         raise UserError("run folder", f"{RESULTS_NAME} of a drive, or result files of an evaluator", str(folder))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -108,13 +109,30 @@ def test_an_earlier_run_moves_aside_and_nothing_else_is_taken_for_one(tmp_path: 
     for folder in (run, foreign):
         (folder / "routes").mkdir(parents=True)
         (folder / "routes" / "kept").write_text("kept")
-    (run / "results.json").write_text('{"schema": 1, "planner": "nano", "routes": [], "latency_mode": "lockstep"}')
+    result = {"schema": 1, "planner": "nano", "routes": [], "latency_mode": "lockstep",
+              "started": "2026-11-29T07:08:09+00:00"}
+    (run / "results.json").write_text(json.dumps(result))
     (foreign / "results.json").write_text('{"mine": 1}')
 
-    prepare_folder(run)
-    assert (run / "previous" / "routes" / "kept").read_text() == "kept"
+    assert prepare_folder(run) == run / "previous" / "20261129-070809"
+    assert (run / "previous" / "20261129-070809" / "routes" / "kept").read_text() == "kept"
     assert not (run / "routes").exists()
+    assert prepare_folder(run) is None
+    for _ in range(2):  # whatever ran in between, every run is kept
+        (run / "results.json").write_text(json.dumps(result))
+        prepare_folder(run)
+    assert {path.name for path in (run / "previous").iterdir()} == {f"20261129-070809{end}" for end in ("", "-2", "-3")}
+    assert (run / "previous" / "20261129-070809" / "routes" / "kept").read_text() == "kept"
 
     with pytest.raises(UserError, match="empty folder, or that of an earlier run"):
         prepare_folder(foreign)
     assert (foreign / "routes" / "kept").exists()
+
+
+def test_a_drive_does_not_take_the_folder_of_an_evaluation(tmp_path: Path) -> None:
+    result = {"schema": 1, "planner": "nano", "routes": [], "latency_mode": "lockstep"}
+    (tmp_path / "results.json").write_text(json.dumps(result))
+    (tmp_path / "journal.jsonl").write_text("{}\n")
+    with pytest.raises(UserError, match="that of an evaluation; choose another --out, or add --workers"):
+        prepare_folder(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"results.json", "journal.jsonl"}

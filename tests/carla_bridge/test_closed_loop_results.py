@@ -17,7 +17,8 @@ from wamdiff2_core.errors import ExitCode, UserError
 ROUTE = RouteResult(
     route_id="1", town="Wamtown01", outcome=Outcome.COMPLETED, reason="reached the goal", completion_pct=100.0,
     length_m=50.0, driven_m=49.0, duration_s=9.0, wall_s=4.0, max_deviation_m=0.3, off_lane_s=0.0, frames_sent=36,
-    plans=36, plans_unreadable=1, plans_refused=0, plans_missing=0, latency_ms={"p50": 20.0}, decode={"forwards": 3.5},
+    plans=36, plans_unreadable=1, plans_refused=0, plans_missing=0, latency_ms={"p50": 20.0, "p95": 30.0, "max": 40.0},
+    decode={"forwards": 3.5, "decode_ms": 9.0},
     infractions=(Infraction("off lane", 1.5, 2.0, -3.0, "up to 2 m"),), folder="routes/1",
 )
 DRIVE = DriveResults(

@@ -27,10 +27,12 @@ from carla_bridge.leaderboard_record import RouteRecord, RouteStatus
 from carla_bridge.leaderboard_results import LeaderboardResults
 from carla_bridge.leases import Lease, lease_ports
 from carla_bridge.processes import child_environment
+from carla_bridge.report import write_report
 from carla_bridge.results import DriveResults, Outcome
 from carla_bridge.route_file import load_routes
 from carla_bridge.server_process import ServerProcess
 from tests.carla_bridge import kill_anywhere
+from tests.carla_bridge.run_doubles import write_route
 from tests.carla_bridge.test_closed_loop_results import ROUTE
 from wamdiff2_core.errors import ExitCode, InfrastructureError, UserError
 
@@ -220,6 +222,42 @@ def test_infrastructure_that_never_works_ends_the_evaluation(config):
     with pytest.raises(InfrastructureError, match="first 6 attempts all failed"):
         Evaluator(evaluation(config, retries=9), pool).run()
     assert len(lines(config)) == 1 + 6
+
+
+def test_a_journal_without_a_result_is_refused_to_another_request_too(config):
+    Evaluator(evaluation(config), ScriptedPool({})).run()
+    journal = config.out / "journal.jsonl"
+    journal.write_bytes(journal.read_bytes().splitlines(keepends=True)[0])
+    other = evaluation(replace(config, agent=AgentChoice.parse("none")))
+    with pytest.raises(UserError, match=r"planner 'route-only' \(now 'none'\)"):
+        Evaluator(other, ScriptedPool({})).run()
+    assert Evaluator(evaluation(config), ScriptedPool({})).run().completed == 3
+    assert Evaluator(other, ScriptedPool({}), overwrite=True).run().planner == "none"
+
+
+def test_a_repeat_tells_of_finished_drives_whose_files_are_gone(config, capsys):
+    Evaluator(evaluation(config), ScriptedPool({})).run()
+    for spec in load_routes(config.routes)[1:]:
+        write_route(config.out, 0, route_id=spec.id, town="Wamtown01", name=spec.id, ticks=20)
+    capsys.readouterr()
+    Evaluator(evaluation(config), ScriptedPool({})).run()
+    assert "files of 1 finished drives are gone, such as routes/100:" in capsys.readouterr().out
+
+
+def test_the_report_of_a_killed_evaluation_tells_how_to_go_on(config):
+    Evaluator(evaluation(config), ScriptedPool({})).run()
+    for name in ("results.json", "leaderboard.json"):
+        (config.out / name).unlink()
+    (config.out / "map.json").write_text("{}")
+    with pytest.raises(UserError, match="killed, with 3 finished drives; the closed-loop command that began it"):
+        write_report(config.out, video=False)
+
+
+def test_the_last_line_has_figures_in_words(config, capsys):
+    first = load_routes(config.routes)[0].id
+    Evaluator(evaluation(config), ScriptedPool({first: [40.0]})).run()
+    last = capsys.readouterr().out.strip().splitlines()[-1]
+    assert "driving score 80.00, success rate 66.67 %, completion 80.00 %" in last
 
 
 def test_a_folder_with_other_things_is_not_taken(config):
