@@ -17,8 +17,8 @@ import numpy as np
 import typer
 
 from benchmarks.render_speed import measure
-from carla_bridge.server.renderer import Renderer
-from carla_bridge.server.town import Town
+from carla_bridge.server.rendering.renderer import Renderer
+from carla_bridge.server.town.town import Town
 from carla_bridge.server.weather import CLEAR_NOON
 
 PICTURES = 40

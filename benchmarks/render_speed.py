@@ -15,8 +15,8 @@ import typer
 
 from benchmarks.street_scenes import street_scene
 from benchmarks.world_speed import machine
-from carla_bridge.server.renderer import Renderer
-from carla_bridge.server.town import Town
+from carla_bridge.server.rendering.renderer import Renderer
+from carla_bridge.server.town.town import Town
 from carla_bridge.server.weather import CLEAR_NOON, Weather
 
 TAKES = 4

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from carla_bridge.server.blueprints import LIBRARY
-from carla_bridge.server.scene import Lamp, LampColor, RenderActor, RenderCamera, RenderSignal, SignalKind
-from carla_bridge.server.town import Town
+from carla_bridge.server.catalogue.blueprints import LIBRARY
+from carla_bridge.server.geometry.scene import Lamp, LampColor, RenderActor, RenderCamera, RenderSignal, SignalKind
+from carla_bridge.server.town.town import Town
 
 CAMERA_Z_M = 1.8
 NEAREST_M = 7.0

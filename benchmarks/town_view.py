@@ -13,9 +13,9 @@ import cv2
 import numpy as np
 import typer
 
-from carla_bridge.server.scene import BoxKind, SignalKind
-from carla_bridge.server.scenery import rectangle
-from carla_bridge.server.town import Town
+from carla_bridge.server.geometry.scene import BoxKind, SignalKind
+from carla_bridge.server.town.scenery import rectangle
+from carla_bridge.server.town.town import Town
 
 MARGIN_M = 15.0
 SHIFT = 4  # OpenCV takes coordinates in sixteenths of a pixel

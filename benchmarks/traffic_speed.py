@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.traffic_watch import DT_S, build_world
 from benchmarks.world_speed import machine
-from carla_bridge.server.town import Town
+from carla_bridge.server.town.town import Town
 
 WARM_UP_TICKS = 200  # queues form, caches fill
 

@@ -19,14 +19,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from benchmarks.world_speed import Listeners
-from carla_bridge.server.actors import Vehicle, Walker
-from carla_bridge.server.collisions import overlap
-from carla_bridge.server.scene import SignalKind
-from carla_bridge.server.signals import TrafficLight, place_signals
-from carla_bridge.server.town import Town
+from carla_bridge.server.actors.signals import TrafficLight
+from carla_bridge.server.actors.vehicle import Vehicle
+from carla_bridge.server.actors.walker import Walker
+from carla_bridge.server.dynamics.collisions import overlap
+from carla_bridge.server.geometry.scene import SignalKind
+from carla_bridge.server.protocol.wire import TrafficLightState
+from carla_bridge.server.town.town import Town
 from carla_bridge.server.traffic.traffic import background
-from carla_bridge.server.wire import TrafficLightState
-from carla_bridge.server.world import World
+from carla_bridge.server.world import World, place_signals
 
 DT_S = 0.05
 STOPPED_MPS = 0.2

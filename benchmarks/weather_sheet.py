@@ -14,8 +14,8 @@ import numpy as np
 import typer
 
 from benchmarks.street_scenes import street_scene
-from carla_bridge.server.renderer import Renderer
-from carla_bridge.server.town import Town
+from carla_bridge.server.rendering.renderer import Renderer
+from carla_bridge.server.town.town import Town
 from carla_bridge.server.weather import PROTOCOL_NAMES, Weather
 from wamdiff2_core.errors import UserError
 

@@ -27,12 +27,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.client_speed import measure_client
-from carla_bridge.server.actors import Actor, Vehicle, Walker
-from carla_bridge.server.arguments import RpcError
-from carla_bridge.server.motion import Pedals
-from carla_bridge.server.poses import Pose
-from carla_bridge.server.streams import StreamHub
-from carla_bridge.server.town import Town
+from carla_bridge.server.actors.actor import Actor
+from carla_bridge.server.actors.vehicle import Vehicle
+from carla_bridge.server.actors.walker import Walker
+from carla_bridge.server.dynamics.motion import Pedals
+from carla_bridge.server.geometry.poses import Pose
+from carla_bridge.server.protocol.arguments import RpcError
+from carla_bridge.server.protocol.streams import StreamHub
+from carla_bridge.server.town.town import Town
 from carla_bridge.server.world import World
 
 DT_S = 0.05
@@ -120,8 +122,8 @@ class Pilot:
 
 def build_world(town: Town, seed: int, rendering: bool) -> World:
     """A world of the town without sockets."""
-    from carla_bridge.server.renderer import Renderer
-    from carla_bridge.server.signals import place_signals
+    from carla_bridge.server.rendering.renderer import Renderer
+    from carla_bridge.server.world import place_signals
 
     return World(
         town,

@@ -1,9 +1,7 @@
-"""`wamdiff2 closed-loop`, and the same drive from the parameters of the bridge node's executable."""
+"""`wamdiff2 closed-loop`: drives routes with an agent, once or as an evaluation."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -12,13 +10,14 @@ import typer
 
 from carla_bridge.agents.choice import WORDS, AgentChoice
 from carla_bridge.agents.linked import Patience
-from carla_bridge.drive import Drive
-from carla_bridge.driver import DriveConfig
-from carla_bridge.latency import LatencyMode
-from carla_bridge.route_file import load_routes
+from carla_bridge.drive.drive import Drive
+from carla_bridge.drive.driver import DriveConfig
+from carla_bridge.drive.latency import LatencyMode
+from carla_bridge.routes import ROUTES_FOLDER
+from carla_bridge.routes.route_file import load_routes
 from wamdiff2_core.errors import UserError
 
-DEMO_ROUTES = Path(__file__).parent / "routes" / "demo.xml"
+DEMO_ROUTES = ROUTES_FOLDER / "demo.xml"
 
 
 def default_out() -> Path:
@@ -79,31 +78,3 @@ def run_closed_loop(
         raise UserError("out", "a folder, by which an evaluation is gone on with", "none", "add --out FOLDER")
     evaluation = Evaluation(config, specs, repeats, workers, retries)
     return int(Evaluator(evaluation, LocalPool(workers), overwrite=overwrite).run().exit_code)
-
-
-def drive_from_parameters(arguments: Sequence[str]) -> int:
-    """Drive as the ROS parameters of the bridge node say, with a planner node that somebody else has started.
-
-    Args:
-        arguments: command line after the program, with ROS arguments.
-    """
-    import rclpy
-
-    from carla_bridge.bridge_node import BridgeNode, start_ros
-
-    start_ros(arguments)
-    try:
-        node = BridgeNode()
-        values = {
-            name: node.declare_parameter(name, default).value
-            for name, default in (("routes", str(DEMO_ROUTES)), ("checkpoint", "random"), ("latency", "lockstep"),
-                                  ("out", str(default_out())), ("carla", ""), ("seed", 0), ("plan_wait_s", 5.0))
-        }
-        choice = replace(AgentChoice.parse(values["checkpoint"], "ros"), kind="external")
-        config = DriveConfig(
-            Path(values["routes"]), choice, Path(values["out"]), LatencyMode.parse(values["latency"]), values["carla"],
-            values["seed"], patience=Patience(wait_s=values["plan_wait_s"]),
-        )
-        return int(Drive(config, load_routes(config.routes)).run(node).exit_code)
-    finally:
-        rclpy.try_shutdown()

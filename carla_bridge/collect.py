@@ -23,10 +23,11 @@ import numpy as np
 import typer
 
 from carla_bridge.agents.route_follower import RouteFollower
-from carla_bridge.navigation import Navigator, RoutePlan
+from carla_bridge.client.server_watch import Fault, no_fault
+from carla_bridge.nano import NANO_CAMERA, NANO_TASK
 from carla_bridge.perturbation import NoiseBursts, sample_state
-from carla_bridge.server_watch import Fault, no_fault
-from wamdiff2_core.config import CameraSpec, PlanningTask, TargetRule
+from carla_bridge.routes.navigation import Navigator, RoutePlan
+from wamdiff2_core.config import PlanningTask
 from wamdiff2_core.control.controller import Controller, PlanInMap
 from wamdiff2_core.dataset import DatasetWriter, last_sample
 from wamdiff2_core.errors import UserError
@@ -37,15 +38,10 @@ from wamdiff2_core.types import CameraFrame, EgoState, Observation, Plan
 from wamdiff2_core.waypoint_text import format_waypoints
 
 if TYPE_CHECKING:
-    from carla_bridge.client import Simulation
+    from carla_bridge.client.client import Simulation
 
 LOG = logging.getLogger(__name__)
 
-NANO_TASK = PlanningTask(
-    prompt="bench2drive", waypoints=6, dt_s=0.5, decimals=1, input_decimals=1, y_axis="right",
-    target_rule=TargetRule("arc_length", (10.0, 20.0)),
-)
-NANO_CAMERA = CameraSpec()
 SAMPLES_FILE, SETTINGS_FILE = "samples.jsonl", "collect.json"
 STATES_PER_EPISODE = 100
 PICTURES_PER_EPISODE = 8
@@ -207,9 +203,9 @@ def _world(
     stack: ExitStack, routes: Path, images: bool, address: str, out: Path
 ) -> tuple[Simulation | None, list[RouteDriver]]:
     """The planned routes, and with images a simulation in their town."""
-    from carla_bridge.route_file import load_routes
-    from carla_bridge.route_planner import RoutePlanner
-    from carla_bridge.server.town import Town
+    from carla_bridge.routes.route_file import load_routes
+    from carla_bridge.routes.route_planner import RoutePlanner
+    from carla_bridge.server.town.town import Town
 
     specs = load_routes(routes)
     towns = sorted({spec.town for spec in specs})
@@ -220,7 +216,7 @@ def _world(
         plans = [planner.plan(spec) for spec in specs]
         return None, [RouteDriver(plan, RouteFollower(plan)) for plan in plans]
 
-    from carla_bridge.client import CameraMount, Simulation
+    from carla_bridge.client.client import CameraMount, Simulation
     from wamdiff2_core.frames import pose_from_carla
 
     host, port, fault = _server(stack, address, towns[0], out)
@@ -238,7 +234,7 @@ def _world(
 
 def _server(stack: ExitStack, address: str, town: str, out: Path) -> tuple[str, int, Fault]:
     """Address of the server, the given one or that of an embedded server started here, and what tells of its end."""
-    from carla_bridge.server_process import ServerProcess, parse_address
+    from carla_bridge.client.server_process import ServerProcess, parse_address
 
     if address:
         return *parse_address(address), no_fault

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from carla_bridge.routes import ROUTES_FOLDER
 from wamdiff2_ros.launch_setup import (
     FASTDDS_ARGUMENT,
     FASTDDS_VARIABLE,
@@ -14,7 +13,7 @@ from wamdiff2_ros.launch_setup import (
     NodeSetup,
 )
 
-DEMO_ROUTES = Path(__file__).resolve().parent / "routes" / "demo.xml"
+DEMO_ROUTES = ROUTES_FOLDER / "demo.xml"
 
 BRIDGE = NodeSetup(
     executable="bridge_node",

@@ -2,7 +2,7 @@
 
 This one file is all that their Python needs: 3.8, numpy, carla, and their own base class. It plans nothing itself: it
 sends what the sensors say to a planner process over loopback (`agent_server`; the messages are described in
-`agent_protocol`) and gives the pedals back. That process it starts itself, unless it is told the address of one.
+`agent_server.protocol`) and gives the pedals back. That process it starts itself, unless it is told the address of one.
 
 `--agent-config` is `HOST:PORT` of a running `wamdiff2 agent-server`, or a checkpoint folder; empty takes
 WAMDIFF2_CHECKPOINT. The evaluator appends "+" and a name of the route's results on every route, cumulatively, so a
@@ -267,7 +267,7 @@ class PlannerProcess:
         checkout = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         python = os.environ.get("WAMDIFF2_PYTHON") or os.path.join(checkout, ".venv", "bin", "python")
         command = [
-            python, "-m", "carla_bridge.agent_command", "--checkpoint", checkpoint, "--port", "0",
+            python, "-m", "carla_bridge.agent_server.command", "--checkpoint", checkpoint, "--port", "0",
             "--with-parent", str(os.getpid()), "--device", os.environ.get("WAMDIFF2_DEVICE") or "cpu",
             *shlex.split(os.environ.get("WAMDIFF2_AGENT_OPTIONS", "")),
         ]

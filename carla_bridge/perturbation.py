@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from carla_bridge.agents.route_follower import RouteFollower
-from carla_bridge.navigation import RoutePlan
+from carla_bridge.routes.navigation import RoutePlan
 from wamdiff2_core.types import Pose2D, VehicleCommand
 
 MAX_LATERAL_M, MAX_HEADING_RAD = 1.2, math.radians(15.0)

@@ -52,7 +52,7 @@ MUTANTS = (
     Mutant(
         "criteria",
         "a red light is run when the front crosses the line, not the tail",
-        "carla_bridge/criteria_rules.py",
+        "carla_bridge/leaderboard/criteria_rules.py",
         "[[-TAIL_NEAR * half_m, 0.0], [-half_m - TAIL_BEYOND_M, 0.0]]",
         "[[TAIL_NEAR * half_m, 0.0], [half_m + TAIL_BEYOND_M, 0.0]]",
         "tests/carla_bridge/test_criteria.py",
@@ -60,7 +60,7 @@ MUTANTS = (
     Mutant(
         "criteria",
         "the oncoming lane is a fault while a scenario makes the vehicle use it",
-        "carla_bridge/criteria.py",
+        "carla_bridge/leaderboard/criteria.py",
         "if outside or (self._wrong_lane and not wrong_way_allowed):",
         "if outside or self._wrong_lane:",
         "tests/carla_bridge/test_criteria.py",
@@ -68,7 +68,7 @@ MUTANTS = (
     Mutant(
         "surroundings",
         "velocities of other actors are mirrored",
-        "carla_bridge/surroundings.py",
+        "carla_bridge/client/surroundings.py",
         "velocity_mps=np.array([velocity.x, -velocity.y]),",
         "velocity_mps=np.array([velocity.x, velocity.y]),",
         "tests/carla_bridge/test_surroundings.py",
@@ -172,7 +172,7 @@ MUTANTS = (
     Mutant(
         "wire format",
         "clients read accelerations as turn rates",
-        "carla_bridge/server/wire.py",
+        "carla_bridge/server/protocol/wire.py",
         "*velocity_mps, *angular_velocity_degps, *acceleration_mps2",
         "*velocity_mps, *acceleration_mps2, *angular_velocity_degps",
         "tests/carla_bridge/server/test_wire.py",
@@ -180,7 +180,7 @@ MUTANTS = (
     Mutant(
         "wire format",
         "CARLA 0.9.15 clients get the world state under the number of 0.9.16, and die",
-        "carla_bridge/server/dialect.py",
+        "carla_bridge/server/protocol/dialect.py",
         'Dialect("0.9.15", world_state_type=16,',
         'Dialect("0.9.15", world_state_type=17,',
         "tests/carla_bridge/server/test_dialect.py",
@@ -188,7 +188,7 @@ MUTANTS = (
     Mutant(
         "server",
         "answers pile up in memory while a client does not read them",
-        "carla_bridge/server/rpc.py",
+        "carla_bridge/server/protocol/rpc.py",
         "        self._clogged = True\n",
         "        self._clogged = False\n",
         "tests/carla_bridge/server/test_app.py",
@@ -196,7 +196,7 @@ MUTANTS = (
     Mutant(
         "server",
         "lidar beams look down as far as they should look up",
-        "carla_bridge/server/ranging.py",
+        "carla_bridge/server/sensors/ranging.py",
         "np.linspace(upper, lower, channels)",
         "np.linspace(lower, upper, channels)",
         "tests/carla_bridge/server/test_ranging.py",
@@ -220,7 +220,7 @@ MUTANTS = (
     Mutant(
         "physics",
         "a car brakes with all of its grip and turns with all of it too",
-        "carla_bridge/server/vehicle_dynamics.py",
+        "carla_bridge/server/dynamics/vehicle_dynamics.py",
         "    return math.sqrt(1.0 - used * used)",
         "    return math.sqrt(1.0 - 0.0 * used)",
         "tests/carla_bridge/server/test_vehicle_dynamics.py",
@@ -228,7 +228,7 @@ MUTANTS = (
     Mutant(
         "physics",
         "fast bodies are found deep inside each other, or behind",
-        "carla_bridge/server/physics.py",
+        "carla_bridge/server/contact/physics.py",
         "return next((n for n in STEPS if travel_m <= n * STEP_M), STEPS[-1])",
         "return 1",
         "tests/carla_bridge/server/test_physics.py",
@@ -236,7 +236,7 @@ MUTANTS = (
     Mutant(
         "physics",
         "a car that leans on a wall collides with it in every tick",
-        "carla_bridge/server/contacts.py",
+        "carla_bridge/server/contact/contacts.py",
         "            self._touched_s[pair] = time_s\n        self._impulses.clear()",
         "            self._touched_s.pop(pair, None)\n        self._impulses.clear()",
         "tests/carla_bridge/server/test_physics.py",
@@ -244,7 +244,7 @@ MUTANTS = (
     Mutant(
         "physics",
         "a blow off the middle does not turn the car it hits",
-        "carla_bridge/server/contacts.py",
+        "carla_bridge/server/contact/contacts.py",
         "        return Body(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)\n    vx, vy, rate = actor.planar_velocity()",
         "        return Body(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)\n    point = actor.pose.location\n"
         "    vx, vy, rate = actor.planar_velocity()",
@@ -253,15 +253,15 @@ MUTANTS = (
     Mutant(
         "signals",
         "arms whose traffic crosses get green together",
-        "carla_bridge/server/junctions.py",
+        "carla_bridge/server/town/junctions.py",
         "                if all(other.compatible(member) for member in phase):",
         "                if all(other.compatible(member) for member in phase) or len(phase) == 2:",
-        "tests/carla_bridge/test_opendrive_signals.py",
+        "tests/carla_bridge/server/test_opendrive_signals.py",
     ),
     Mutant(
         "signals",
         "green follows yellow's red at once, with no time to clear the junction",
-        "carla_bridge/server/signals.py",
+        "carla_bridge/server/actors/signals.py",
         "        elif passed >= phase.red_s:",
         "        elif passed >= 0.0:",
         "tests/carla_bridge/server/test_signals.py",
@@ -269,7 +269,7 @@ MUTANTS = (
     Mutant(
         "signals",
         "a car is told about the light of oncoming traffic",
-        "carla_bridge/server/signals.py",
+        "carla_bridge/server/actors/signals.py",
         "            if along > SIDEWAYS_COS and light.covers(x_m, y_m) ",
         "            if light.covers(x_m, y_m) ",
         "tests/carla_bridge/server/test_signals.py",
@@ -320,15 +320,15 @@ MUTANTS = (
         "carla_bridge/server/town_builder/builder.py",
         "    if entry.plan.one_way:\n        return [(ways_in - k, ways_out - k)",
         "    if entry.plan.one_way:\n        return [(ways_in - k, 1 + k)",
-        "tests/carla_bridge/test_town.py",
+        "tests/carla_bridge/server/test_town.py",
     ),
     Mutant(
         "towns",
         "a car on a bridge falls to the road below",
-        "carla_bridge/server/ground.py",
+        "carla_bridge/server/town/ground.py",
         "                if best is None or abs(z - wanted) < abs(best - wanted):",
         "                if best is None or z < best:",
-        "tests/carla_bridge/test_ground.py",
+        "tests/carla_bridge/server/test_ground.py",
     ),
     Mutant(
         "score",
@@ -373,7 +373,7 @@ MUTANTS = (
     Mutant(
         "leaderboard",
         "localisation follows every jump of the noisy GNSS",
-        "carla_bridge/localization.py",
+        "carla_bridge/agent_server/localization.py",
         "slip_mps: float = 0.2",
         "slip_mps: float = 20.0",
         "tests/carla_bridge/test_localization.py",

@@ -15,7 +15,7 @@ from wamdiff2_core.config import CameraSpec, TargetRule
 from wamdiff2_core.types import CameraFrame, EgoState, Navigation, Plan
 
 if TYPE_CHECKING:
-    from carla_bridge.navigation import RoutePlan
+    from carla_bridge.routes.navigation import RoutePlan
 
 
 class Contact(Protocol):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from carla_bridge.agents.agent import Agent, Needs
-from carla_bridge.collect import NANO_CAMERA, NANO_TASK
+from carla_bridge.nano import NANO_CAMERA, NANO_TASK
 from wamdiff2_core.config import CameraSpec, TargetRule
 from wamdiff2_core.errors import UserError, did_you_mean
 from wamdiff2_core.serving_record import ServingRecord

@@ -10,7 +10,7 @@ import numpy as np
 
 from carla_bridge.agents.agent import Answer, Frame, Needs, View
 from carla_bridge.agents.route_follower import RouteFollower
-from carla_bridge.navigation import RoutePlan
+from carla_bridge.routes.navigation import RoutePlan
 from wamdiff2_core.planner import Planner
 from wamdiff2_core.types import Observation, Plan, Waypoints
 

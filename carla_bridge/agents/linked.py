@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from carla_bridge.agents.agent import Answer, Frame, Needs, View
-from carla_bridge.navigation import RoutePlan
+from carla_bridge.routes.navigation import RoutePlan
 from wamdiff2_core.types import Navigation
 
 STANDING_MPS = 0.1

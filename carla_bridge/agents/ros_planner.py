@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from carla_bridge.agents.choice import AgentChoice
 from carla_bridge.agents.linked import LinkedPlanner, Patience
+from carla_bridge.client.server_watch import Fault
 from carla_bridge.processes import ManagedProcess
-from carla_bridge.server_watch import Fault
 from wamdiff2_core.errors import ExitCode, InfrastructureError, UserError
 from wamdiff2_ros.launch_setup import PARAMETERS_FILE, PLANNER_ON_BRIDGE
 
 if TYPE_CHECKING:
-    from carla_bridge.bridge_node import BridgeNode
+    from carla_bridge.agents.bridge_node import BridgeNode
 
 NAMESPACE = "wamdiff2"
 START_S = 180.0
@@ -99,7 +99,7 @@ class RosPlanner:
     def _start_node(self) -> BridgeNode:
         import rclpy
 
-        from carla_bridge.bridge_node import BridgeNode, start_ros
+        from carla_bridge.agents.bridge_node import BridgeNode, start_ros
 
         start_ros(self._ros_arguments)
         self._stack.callback(rclpy.try_shutdown)

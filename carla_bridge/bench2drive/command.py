@@ -48,7 +48,7 @@ def bench2drive_evaluator(
     from carla_bridge.bench2drive.checkout import EMBEDDED_ROOT, Checkout
     from carla_bridge.bench2drive.evaluator import AGENT, ROUTES_NAME, SHARDS, Bench2DriveRun, RunConfig, outcome_table
     from carla_bridge.evaluation.request import select_routes
-    from carla_bridge.route_file import load_routes
+    from carla_bridge.routes.route_file import load_routes
     from carla_bridge.score.bench2drive import score_files
     from carla_bridge.score.table import print_score
 

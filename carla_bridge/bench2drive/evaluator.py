@@ -19,9 +19,9 @@ from rich.console import Console
 from rich.table import Table
 
 from carla_bridge.bench2drive.attempt import RESULTS_NAME, Attempt, Ended, EvaluatorOptions, Kind, end_leftovers
-from carla_bridge.leaderboard_record import EMBEDDED_WORLD
-from carla_bridge.leaderboard_results import LeaderboardResults
-from carla_bridge.run_setup import describe_commit, describe_machine, signals_as_interrupts
+from carla_bridge.drive.run_setup import describe_commit, describe_machine, signals_as_interrupts
+from carla_bridge.leaderboard.record import EMBEDDED_WORLD
+from carla_bridge.leaderboard.results import LeaderboardResults
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.journal import Journal, replace_file
 from wamdiff2_core.outputs import writable_folder

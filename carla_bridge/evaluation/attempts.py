@@ -11,9 +11,9 @@ from typing import Any
 
 from carla_bridge.agents.choice import AgentChoice
 from carla_bridge.agents.linked import Patience
-from carla_bridge.driver import DriveConfig
-from carla_bridge.latency import LatencyMode
-from carla_bridge.results import RouteResult
+from carla_bridge.drive.driver import DriveConfig
+from carla_bridge.drive.latency import LatencyMode
+from carla_bridge.recording.results import RouteResult
 from wamdiff2_core.config import Strict, parse
 from wamdiff2_core.journal import replace_file
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.text import Text
 
+from carla_bridge.drive.terminal import LiveLine, route_line
 from carla_bridge.evaluation.attempts import Attempt, Job, Kind
 from carla_bridge.evaluation.request import Evaluation
-from carla_bridge.results import DriveResults
-from carla_bridge.terminal import LiveLine, route_line
+from carla_bridge.recording.results import DriveResults
 
 STYLES = {Kind.INFRASTRUCTURE: "yellow", Kind.UNUSABLE: "magenta", Kind.REFUSED: "red"}
 

@@ -12,15 +12,15 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import replace
 
+from carla_bridge.drive.run_setup import signals_as_interrupts
 from carla_bridge.evaluation.attempts import Attempt, Job, Kind, Task
 from carla_bridge.evaluation.display import EvaluationDisplay
 from carla_bridge.evaluation.final import write_final_files
 from carla_bridge.evaluation.pool import Finished, Pool
 from carla_bridge.evaluation.request import Evaluation
+from carla_bridge.recording.results import JOURNAL_NAME, TRAJECTORY_NAME, DriveResults
 from carla_bridge.report import write_report
 from carla_bridge.report.lanes import merge_lanes
-from carla_bridge.results import JOURNAL_NAME, TRAJECTORY_NAME, DriveResults
-from carla_bridge.run_setup import signals_as_interrupts
 from wamdiff2_core.errors import InfrastructureError, UserError
 from wamdiff2_core.journal import Journal, check_same_request, read_journal
 from wamdiff2_core.outputs import writable_folder

@@ -1,6 +1,6 @@
 """The final files of an evaluation: functions of its journal, so that the same journal gives the same figures.
 
-    results.json        `results.DriveResults`: every drive, what could not be driven and why, spread over the repeats
+    results.json        `drive.results.DriveResults`: every drive, what could not be driven and why, the repeats' spread
     leaderboard.json    one file a repeat (`leaderboard-r1.json` ...) in the CARLA leaderboard's schema, for
                         Bench2Drive's merge and ability tools; a drive that could not be done is not in it, and is
                         never counted as a bad one
@@ -14,16 +14,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from carla_bridge.drive import new_results
+from carla_bridge.drive.drive import new_results
 from carla_bridge.evaluation.attempts import Attempt, Job, Kind
 from carla_bridge.evaluation.request import Evaluation
-from carla_bridge.leaderboard_results import (
+from carla_bridge.leaderboard.results import (
     EMBEDDED_WORLD,
     ROUTES_ONLY_WORLD,
     LeaderboardResults,
     RouteRecord,
 )
-from carla_bridge.results import DriveResults, NotDriven, Spread
+from carla_bridge.recording.results import DriveResults, NotDriven, Spread
 
 SENSOR_ICONS = ("carla_camera", "carla_imu", "carla_gnss")
 

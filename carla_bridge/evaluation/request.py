@@ -11,11 +11,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from carla_bridge.driver import DriveConfig
+from carla_bridge.drive.driver import DriveConfig
+from carla_bridge.drive.run_setup import describe_commit
 from carla_bridge.evaluation.attempts import Job
-from carla_bridge.results import EVALUATION_KIND
-from carla_bridge.route_file import RouteSpec
-from carla_bridge.run_setup import describe_commit
+from carla_bridge.recording.results import EVALUATION_KIND
+from carla_bridge.routes.route_file import RouteSpec
 from wamdiff2_core.errors import UserError
 
 

@@ -14,13 +14,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from carla_bridge.driver import Driver
+from carla_bridge.drive.driver import Driver
+from carla_bridge.drive.route_run import Progress
+from carla_bridge.drive.run_setup import signals_as_interrupts
 from carla_bridge.evaluation.attempts import PROGRESS_NAME, TASK_NAME, Attempt, Kind, Task
+from carla_bridge.leaderboard.verdict import Outcome
 from carla_bridge.report.lanes import save_lanes
-from carla_bridge.results import Outcome
-from carla_bridge.route_file import load_routes
-from carla_bridge.route_run import Progress
-from carla_bridge.run_setup import signals_as_interrupts
+from carla_bridge.routes.route_file import load_routes
 from wamdiff2_core.errors import InfrastructureError, UserError
 from wamdiff2_core.threads import wait_without_spinning
 

@@ -22,7 +22,7 @@ def save_lanes(folder: Path, maps: Mapping[str, Any]) -> None:
         folder: run folder.
         maps: town name -> `carla.Map`.
     """
-    from carla_bridge.server.town import Town
+    from carla_bridge.server.town.town import Town
 
     edges = {}
     for name, carla_map in maps.items():

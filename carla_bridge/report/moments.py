@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from carla_bridge.leaderboard_infractions import Infraction, InfractionKind, penalty
+from carla_bridge.leaderboard.infractions import Infraction, InfractionKind, penalty
+from carla_bridge.leaderboard.verdict import Outcome
+from carla_bridge.recording.scene_track import Body, Scene
 from carla_bridge.report.run import Entry
-from carla_bridge.results import Outcome
-from carla_bridge.scene_track import Body, Scene
 
 TIGHT_M, MOVING_MPS = 0.5, 1.0
 AHEAD_S, AHEAD_STEP_S, HARD_MPS2 = 1.5, 0.1, 5.0

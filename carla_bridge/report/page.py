@@ -13,14 +13,13 @@ from typing import Any
 import jinja2
 import numpy as np
 
-from carla_bridge.leaderboard_infractions import SHORT_NAMES, count_kinds
+from carla_bridge.leaderboard.infractions import SHORT_NAMES, count_kinds
+from carla_bridge.recording.results import DriveResults, RouteResult, latency_figures
 from carla_bridge.report.lanes import load_all_lanes
 from carla_bridge.report.moments import worst
 from carla_bridge.report.radar import radar
 from carla_bridge.report.route_view import INFRACTION_STYLE, ShownMoment, route_view, state_class
 from carla_bridge.report.run import Entry, Figures, Run, load_run
-from carla_bridge.results import DriveResults, RouteResult
-from carla_bridge.route_run import latency_figures
 from wamdiff2_core.journal import replace_file
 
 PAGE_NAME, VIDEO_NAME, REPORT_NAME = "index.html", "drive.mp4", "report"

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import simplejpeg
 
+from carla_bridge.recording.results import PlanRecord
 from carla_bridge.report.overlay import draw_plan
-from carla_bridge.results import PlanRecord
 from wamdiff2_core.config import CameraSpec
 
 PICTURES_NAME = "pictures"

@@ -11,13 +11,21 @@ from typing import Any
 
 import numpy as np
 
+from carla_bridge.recording.results import (
+    PlanRecord,
+    RouteResult,
+    Tick,
+    latencies_ms,
+    read_plans,
+    read_shape,
+    read_ticks,
+)
+from carla_bridge.recording.scene_track import read_scene
 from carla_bridge.report.charts import Marker, Series, histogram, line_chart
 from carla_bridge.report.moments import Moment, moments_of
 from carla_bridge.report.pictures import PictureBook
 from carla_bridge.report.run import Entry, Run
 from carla_bridge.report.top_view import close_up, replay_text, route_map
-from carla_bridge.results import PlanRecord, RouteResult, Tick, latencies_ms, read_plans, read_shape, read_ticks
-from carla_bridge.scene_track import read_scene
 
 FILM_NAME = "film.mp4"
 REASONS_SHOWN = 4

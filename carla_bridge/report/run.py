@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from carla_bridge.leaderboard_record import EMBEDDED_WORLD, ROUTES_ONLY_WORLD, RecordError, RouteRecord
-from carla_bridge.results import (
+from carla_bridge.leaderboard.record import EMBEDDED_WORLD, ROUTES_ONLY_WORLD, RecordError, RouteRecord
+from carla_bridge.recording.results import (
     EVALUATION_KIND,
     JOURNAL_NAME,
     RESULTS_NAME,

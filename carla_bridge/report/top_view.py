@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from carla_bridge.recording.scene_track import Body, Lamp, Scene, SceneMoment
 from carla_bridge.report.charts import MAX_POINTS, Marker
-from carla_bridge.scene_track import Body, Lamp, Scene, SceneMoment
 from wamdiff2_core.types import Pose2D
 
 MARGIN_M, LEAST_SIZE_M = 18.0, 60.0

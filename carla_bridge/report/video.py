@@ -16,13 +16,7 @@ import numpy as np
 import simplejpeg
 from PIL import Image, ImageDraw, ImageFont
 
-from carla_bridge.report.lanes import load_lanes
-from carla_bridge.report.overlay import draw_plan
-from carla_bridge.report.page import ROUTES_ON_FIRST_PAGE, VIDEO_NAME
-from carla_bridge.report.route_view import FILM_NAME
-from carla_bridge.report.run import load_run
-from carla_bridge.report.top_view import nearest_index, planned_part
-from carla_bridge.results import (
+from carla_bridge.recording.results import (
     PLANS_NAME,
     DriveResults,
     PlanRecord,
@@ -31,7 +25,13 @@ from carla_bridge.results import (
     read_shape,
     read_ticks,
 )
-from carla_bridge.scene_track import SceneMoment, read_scene
+from carla_bridge.recording.scene_track import SceneMoment, read_scene
+from carla_bridge.report.lanes import load_lanes
+from carla_bridge.report.overlay import draw_plan
+from carla_bridge.report.page import ROUTES_ON_FIRST_PAGE, VIDEO_NAME
+from carla_bridge.report.route_view import FILM_NAME
+from carla_bridge.report.run import load_run
+from carla_bridge.report.top_view import nearest_index, planned_part
 from wamdiff2_core.frames import transform_points
 from wamdiff2_core.outputs import disk_errors_named
 from wamdiff2_core.types import Pose2D

@@ -17,8 +17,8 @@ from carla_bridge.scenarios.places import Place, ScenarioError
 from carla_bridge.scenarios.stage import Stage
 
 if TYPE_CHECKING:
-    from carla_bridge.client import Simulation
-    from carla_bridge.navigation import RoutePlan
+    from carla_bridge.client.client import Simulation
+    from carla_bridge.routes.navigation import RoutePlan
 
 REACH_M = 150.0  # from the route
 CLEAR_AHEAD_M, CLEAR_BEHIND_M = 60.0, 15.0  # of the route's start, along it

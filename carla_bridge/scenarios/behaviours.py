@@ -20,8 +20,8 @@ from wamdiff2_core.frames import inverse, transform_points
 from wamdiff2_core.types import Pose2D, VehicleCommand
 
 if TYPE_CHECKING:
+    from carla_bridge.client.surroundings import Actor, Surroundings
     from carla_bridge.scenarios.stage import Stage
-    from carla_bridge.surroundings import Actor, Surroundings
 
 LOOKAHEAD_M, LOOKAHEAD_S = 3.0, 0.35
 MAX_STEER_RAD = 0.8

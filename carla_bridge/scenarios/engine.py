@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from carla_bridge.leaderboard_infractions import Infraction
+from carla_bridge.leaderboard.infractions import Infraction
 from carla_bridge.scenarios.background import BackgroundTraffic
 from carla_bridge.scenarios.behaviours import Track
 from carla_bridge.scenarios.errors import ScenarioError
@@ -25,11 +25,11 @@ from wamdiff2_core.frames import pose_from_carla, wrap_angle
 from wamdiff2_core.types import VehicleCommand
 
 if TYPE_CHECKING:
-    from carla_bridge.client import Simulation
-    from carla_bridge.navigation import RoutePlan
-    from carla_bridge.route_file import RouteSpec, ScenarioSpec
-    from carla_bridge.route_planner import RoutePlanner
-    from carla_bridge.surroundings import Surroundings
+    from carla_bridge.client.client import Simulation
+    from carla_bridge.client.surroundings import Surroundings
+    from carla_bridge.routes.navigation import RoutePlan
+    from carla_bridge.routes.route_file import RouteSpec, ScenarioSpec
+    from carla_bridge.routes.route_planner import RoutePlanner
 
 TRIGGER_M = 2.0
 DEFAULT_LIMIT_MPS = 30.0 / 3.6  # on roads without a limit

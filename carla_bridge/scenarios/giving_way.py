@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from carla_bridge.leaderboard_infractions import Infraction
+from carla_bridge.leaderboard.infractions import Infraction
 from carla_bridge.scenarios.behaviours import Flow, LineDriver, Manner, Track
 from carla_bridge.scenarios.errors import ScenarioError
 from carla_bridge.scenarios.places import Spot

@@ -7,12 +7,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from carla_bridge.client.surroundings import LightState
 from carla_bridge.scenarios.behaviours import LineDriver, Manner, Track
 from carla_bridge.scenarios.errors import ScenarioError
 from carla_bridge.scenarios.places import Place, Spot
 from carla_bridge.scenarios.scenario import Scenario, Script
 from carla_bridge.scenarios.signs import JunctionScenario
-from carla_bridge.surroundings import LightState
 from wamdiff2_core.types import VehicleCommand
 
 SIDES = ("left", "right")

@@ -18,8 +18,8 @@ from wamdiff2_core.frames import pose_from_carla, pose_to_carla, transform_point
 from wamdiff2_core.types import Pose2D
 
 if TYPE_CHECKING:
-    from carla_bridge.maps.lane_graph import LaneGraph, LaneKey
-    from carla_bridge.route_file import CarlaPose
+    from carla_bridge.routes.lane_graph import LaneGraph, LaneKey
+    from carla_bridge.routes.route_file import CarlaPose
 
 STEP_M = 2.0
 JUNCTION_SEARCH_M = 200.0

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from carla_bridge.leaderboard_infractions import Infraction
-from carla_bridge.route_file import RouteSpec, ScenarioSpec
+from carla_bridge.leaderboard.infractions import Infraction
+from carla_bridge.routes.route_file import RouteSpec, ScenarioSpec
 from carla_bridge.scenarios.behaviours import Behaviour, Flow, Track
 from carla_bridge.scenarios.errors import ScenarioError
 from carla_bridge.scenarios.places import Place, Spot, lane_line
@@ -25,10 +25,10 @@ from wamdiff2_core.types import VehicleCommand
 if TYPE_CHECKING:
     import carla
 
-    from carla_bridge.navigation import RoutePlan
-    from carla_bridge.route_planner import RoutePlanner
+    from carla_bridge.client.surroundings import Actor, Surroundings
+    from carla_bridge.routes.navigation import RoutePlan
+    from carla_bridge.routes.route_planner import RoutePlanner
     from carla_bridge.scenarios.stage import Stage
-    from carla_bridge.surroundings import Actor, Surroundings
 
 Script = Iterator[None]
 CAR_ATTEMPTS = 6

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from carla_bridge.client.surroundings import LightState
 from carla_bridge.scenarios.errors import ScenarioError
 from carla_bridge.scenarios.places import Junction, Place
 from carla_bridge.scenarios.scenario import Scenario, Script
-from carla_bridge.surroundings import LightState
 
 GREEN_DELAY_S = 5.0
 BEHIND_JUNCTION_M = 10.0

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 import carla
 import numpy as np
 
+from carla_bridge.client.surroundings import LightState
+from carla_bridge.client.vehicle_control import PedalMap, to_pedals
 from carla_bridge.scenarios.errors import ScenarioError
 from carla_bridge.scenarios.places import Spot
-from carla_bridge.surroundings import LightState
-from carla_bridge.vehicle_control import PedalMap, to_pedals
 from wamdiff2_core.frames import pose_to_carla
 from wamdiff2_core.types import Pose2D, VehicleCommand
 
 if TYPE_CHECKING:
-    from carla_bridge.client import Simulation
-    from carla_bridge.surroundings import Surroundings
+    from carla_bridge.client.client import Simulation
+    from carla_bridge.client.surroundings import Surroundings
 
 LOG = logging.getLogger(__name__)
 LIFTS_M = (0.1, 0.3, 0.6, 1.0)  # CARLA refuses to spawn what touches the ground

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
+from carla_bridge.client.surroundings import LightState
 from carla_bridge.scenarios.behaviours import Flow
 from carla_bridge.scenarios.places import Place
 from carla_bridge.scenarios.scenario import Scenario, Script, heights
 from carla_bridge.scenarios.signs import BEHIND_JUNCTION_M, GREEN_DELAY_S, JunctionScenario
-from carla_bridge.surroundings import LightState
 
 SINK_M = 2.0
 DEFAULT_GAPS_M = (20.0, 50.0)

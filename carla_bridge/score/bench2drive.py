@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from carla_bridge.leaderboard_results import EMBEDDED_WORLD, ROUTES_ONLY_WORLD, InfractionKind, RouteRecord
+from carla_bridge.leaderboard.results import EMBEDDED_WORLD, ROUTES_ONLY_WORLD, InfractionKind, RouteRecord
 from carla_bridge.score.abilities import ABILITIES, TRAFFIC_SIGNS
 from carla_bridge.score.checks import RouteState, check_records, mismatch, route_states, success_bounds
 from carla_bridge.score.efficiency import mean_bounds, route_efficiency

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from carla_bridge.leaderboard_record import NOT_DRIVEN_OUT
-from carla_bridge.leaderboard_results import RouteRecord
+from carla_bridge.leaderboard.record import NOT_DRIVEN_OUT
+from carla_bridge.leaderboard.results import RouteRecord
 from carla_bridge.score.problems import Problem, ProblemKind, counted, listing
 from carla_bridge.score.route_sets import RouteFacts, RouteSet
 from carla_bridge.score.sources import FoundRecord, same_record

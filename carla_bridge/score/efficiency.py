@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from carla_bridge.leaderboard_results import InfractionKind, RouteRecord
+from carla_bridge.leaderboard.results import InfractionKind, RouteRecord
 
 LIMIT_PCT = 1000.0
 # as upstream searches it: of a number with an exponent it finds the exponent

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from carla_bridge.leaderboard_results import InfractionKind, RouteRecord
-from carla_bridge.route_file import load_routes
+from carla_bridge.leaderboard.results import InfractionKind, RouteRecord
+from carla_bridge.routes.route_file import load_routes
 from carla_bridge.score.hop_graph import HopGraph, NoHops
 from carla_bridge.score.problems import Problem, ProblemKind, listing
 from wamdiff2_core.errors import UserError

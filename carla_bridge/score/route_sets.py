@@ -74,7 +74,7 @@ def load_route_set(name_or_file: str) -> RouteSet:
     if not path.exists():
         raise UserError("--routes", "a route file or the name of a shipped set", name_or_file,
                         did_you_mean(name_or_file, shipped))
-    from carla_bridge.route_file import load_routes  # brings numpy, which a shipped set does not need
+    from carla_bridge.routes.route_file import load_routes  # brings numpy, which a shipped set does not need
 
     routes = {
         route.id: RouteFacts(route.town, route.scenarios[0].type if route.scenarios else "")

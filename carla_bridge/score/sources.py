@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from carla_bridge.leaderboard_results import EntryStatus, LeaderboardResults, ResultsFileError, RouteRecord
+from carla_bridge.leaderboard.results import EntryStatus, LeaderboardResults, ResultsFileError, RouteRecord
 from carla_bridge.score.problems import Problem, ProblemKind, counted
 from wamdiff2_core.errors import UserError
 

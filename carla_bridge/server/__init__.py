@@ -5,6 +5,7 @@ and its scores are never Bench2Drive scores. What it keeps is the protocol, the 
 synchrony of sensors, and determinism. Everything in this folder is in CARLA's world: left-handed, x forward, y right,
 z up, yaw clockwise seen from above, degrees; only the motion of vehicles is computed in radians.
 
-Data flow: `rpc` (requests) -> `handlers` -> `world` (state, one tick) -> `sensors` -> `streams` (payloads), all in one
-thread, an asyncio loop, so no state needs a lock. `wire` knows the bytes; `app` ties the parts to ports.
+Data flow: `protocol` (requests) -> `handlers` -> `world` (state, one tick) -> `sensors` and `rendering` -> `protocol`
+(streams), all in one thread, an asyncio loop, so no state needs a lock. `app` ties the parts to ports. Folders stand
+on each other in one direction only: `pyproject.toml` lists the layers, and the linter holds them.
 """

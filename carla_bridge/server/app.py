@@ -17,16 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from carla_bridge.server.dialect import DEFAULT_VERSION, dialect_of
-from carla_bridge.server.doorkeeper import Doorkeeper
 from carla_bridge.server.handlers import all_methods
-from carla_bridge.server.rpc import RpcConnection
-from carla_bridge.server.signals import place_signals
-from carla_bridge.server.streams import StreamHub
-from carla_bridge.server.town_library import TownLibrary
-from carla_bridge.server.town_renderers import RendererLike, TownLike
+from carla_bridge.server.protocol.dialect import DEFAULT_VERSION, dialect_of
+from carla_bridge.server.protocol.doorkeeper import Doorkeeper
+from carla_bridge.server.protocol.rpc import RpcConnection
+from carla_bridge.server.protocol.streams import StreamHub
+from carla_bridge.server.rendering.town_renderers import RendererLike, TownLike
+from carla_bridge.server.town.town_library import TownLibrary
 from carla_bridge.server.traffic.traffic import background
-from carla_bridge.server.world import World
+from carla_bridge.server.world import World, place_signals
 from wamdiff2_core.errors import InfrastructureError, UserError
 
 LOG = logging.getLogger(__name__)
@@ -159,7 +158,7 @@ class EmbeddedServer:
             self._thread.join(timeout=5.0)
 
     def _load_town(self, name: str) -> TownLike:
-        from carla_bridge.server.town import Town
+        from carla_bridge.server.town.town import Town
 
         path = self.config.towns.find(name)
         try:
@@ -248,12 +247,12 @@ async def _free_running(world: World) -> None:
 
 
 def _parse_town(name: str, opendrive: str) -> TownLike:
-    from carla_bridge.server.town import Town
+    from carla_bridge.server.town.town import Town
 
     return Town.from_opendrive(name, opendrive)
 
 
 def _load_renderer(town: TownLike) -> RendererLike:
-    from carla_bridge.server.renderer import Renderer
+    from carla_bridge.server.rendering.renderer import Renderer
 
     return Renderer(town)

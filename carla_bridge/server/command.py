@@ -37,7 +37,7 @@ def server(
     """Serve the embedded world to CARLA clients until Ctrl-C or SIGTERM."""
     from carla_bridge.processes import end_with_parent
     from carla_bridge.server.app import DEFAULT_TOWN, EmbeddedServer, ServerConfig
-    from carla_bridge.server.town_renderers import laying_out
+    from carla_bridge.server.rendering.town_renderers import laying_out
 
     if town is not None and map_file is not None:
         raise UserError("--map", "either --map or --town", f"--map {map_file} --town {town}")

@@ -14,23 +14,26 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
-from carla_bridge.server import looks, sensing, wire
-from carla_bridge.server.actors import SPECTATOR, Actor, Sensor, has_stream, make_actor
-from carla_bridge.server.arguments import RpcError
-from carla_bridge.server.contacts import Hit
-from carla_bridge.server.dialect import DEFAULT_VERSION, DIALECTS, Dialect
-from carla_bridge.server.physics import Physics
-from carla_bridge.server.poses import Pose
-from carla_bridge.server.ray_scene import RayScene, RayScenery
-from carla_bridge.server.scene import RenderCamera
-from carla_bridge.server.sensors import GeoReference
-from carla_bridge.server.speed_limits import SpeedLimits
-from carla_bridge.server.streams import StreamHub
-from carla_bridge.server.town_renderers import RendererLike, TownLike, TownRenderers
+from carla_bridge.server.actors.actor import Actor
+from carla_bridge.server.actors.spawning import SPECTATOR, Sensor, has_stream, make_actor
+from carla_bridge.server.actors.speed_limits import SpeedLimits
+from carla_bridge.server.contact.contacts import Hit
+from carla_bridge.server.contact.physics import Physics
+from carla_bridge.server.geometry.poses import Pose
+from carla_bridge.server.geometry.scene import RenderCamera
+from carla_bridge.server.protocol import wire
+from carla_bridge.server.protocol.arguments import RpcError
+from carla_bridge.server.protocol.dialect import DEFAULT_VERSION, DIALECTS, Dialect
+from carla_bridge.server.protocol.streams import StreamHub
+from carla_bridge.server.rendering import looks
+from carla_bridge.server.rendering.town_renderers import RendererLike, TownLike, TownRenderers
+from carla_bridge.server.sensors import sensing
+from carla_bridge.server.sensors.payloads import GeoReference
+from carla_bridge.server.sensors.ray_scene import RayScene, RayScenery
 from carla_bridge.server.weather import CLEAR_NOON, Weather
 
 if TYPE_CHECKING:
-    from carla_bridge.server.signals import SignalControl
+    from carla_bridge.server.actors.signals import SignalControl
 
 DEFAULT_DELTA_S = 0.05
 FRESH_GRAVES = 256  # destroyed actors that are kept as they were
@@ -315,3 +318,11 @@ class World:
         actors = self.actors.values()
         seen, signals = looks.bodies(actors, sensor), looks.signals(actors)
         return self._renderers.current().render(camera, seen, signals, self._weather, self.time_s).tobytes()
+
+
+def place_signals(world: World) -> SignalControl:
+    """Put the lights and signs of the world's town into the world, as the first actors of an episode."""
+    control = SignalControl(world.town.signals, world.take_id, world.seed)
+    for actor in control.actors:
+        world.add(actor)
+    return control

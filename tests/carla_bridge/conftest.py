@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from carla_bridge.server.renderer import Renderer
-    from carla_bridge.server.town import Town
+    from carla_bridge.server.rendering.renderer import Renderer
+    from carla_bridge.server.town.town import Town
     from wamdiff2_core.types import Pose2D
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,8 +37,8 @@ def demo_start(server_port: int) -> Pose2D:
     """Where the first route of the demonstration begins, on the server's own map."""
     import carla
 
-    from carla_bridge.route_file import load_routes
-    from carla_bridge.route_planner import RoutePlanner
+    from carla_bridge.routes.route_file import load_routes
+    from carla_bridge.routes.route_planner import RoutePlanner
 
     client = carla.Client("127.0.0.1", server_port)
     client.set_timeout(20.0)
@@ -59,7 +59,7 @@ def python38() -> Path:
 def wamtown() -> Town:
     """The default town of the embedded world."""
     pytest.importorskip("carla", reason="needs the carla client library")
-    from carla_bridge.server.town import Town
+    from carla_bridge.server.town.town import Town
 
     return Town.load()
 
@@ -67,6 +67,6 @@ def wamtown() -> Town:
 @pytest.fixture(scope="session")
 def wamtown_renderer(wamtown: Town) -> Renderer:
     """Renderer of the default town: laying it out takes seconds."""
-    from carla_bridge.server.renderer import Renderer
+    from carla_bridge.server.rendering.renderer import Renderer
 
     return Renderer(wamtown)

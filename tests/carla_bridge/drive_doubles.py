@@ -13,12 +13,12 @@ import numpy as np
 
 from carla_bridge.agents.agent import Agent, Answer, Needs
 from carla_bridge.agents.linked import LinkedPlanner, Patience
-from carla_bridge.criteria import RouteCriteria
-from carla_bridge.navigation import RoutePlan
-from carla_bridge.recorder import RouteRecorder
-from carla_bridge.results import RouteResult
-from carla_bridge.route_run import RouteRun, RouteSetup
-from carla_bridge.surroundings import Actor, Surroundings
+from carla_bridge.client.surroundings import Actor, Surroundings
+from carla_bridge.drive.route_run import RouteRun, RouteSetup
+from carla_bridge.leaderboard.criteria import RouteCriteria
+from carla_bridge.recording.recorder import RouteRecorder
+from carla_bridge.recording.results import RouteResult
+from carla_bridge.routes.navigation import RoutePlan
 from wamdiff2_core.config import CameraSpec, TargetRule
 from wamdiff2_core.types import (
     CameraFrame,

@@ -19,11 +19,11 @@ from collections import Counter
 from pathlib import Path
 from xml.etree import ElementTree
 
-from carla_bridge import route_sets
 from carla_bridge.processes import child_environment
+from carla_bridge.routes import ROUTES_FOLDER
 
 ROOT = Path(__file__).resolve().parents[2]
-TRAIN = Path(route_sets.__file__).parent / "routes" / "train.xml"
+TRAIN = ROUTES_FOLDER / "train.xml"
 LONGEST_PAUSE_S, LIMIT_S = 2.5, 900.0
 WALL_CLOCK = ("duration_system",)  # the only figures of a record that may differ
 

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from carla_bridge.leaderboard_infractions import Infraction as Entry
-from carla_bridge.leaderboard_record import RouteRecord, RouteStatus
-from carla_bridge.recorder import RouteRecorder
-from carla_bridge.results import DriveResults, Infraction, NotDriven, Outcome, PlanRecord, RouteResult, Tick
-from carla_bridge.surroundings import Actor, LightState, StopLine, Surroundings, TrafficLight
+from carla_bridge.client.surroundings import Actor, LightState, StopLine, Surroundings, TrafficLight
+from carla_bridge.leaderboard.infractions import Infraction as Entry
+from carla_bridge.leaderboard.record import RouteRecord, RouteStatus
+from carla_bridge.leaderboard.verdict import Outcome
+from carla_bridge.recording.recorder import RouteRecorder
+from carla_bridge.recording.results import DriveResults, Infraction, NotDriven, PlanRecord, RouteResult, Tick
 from tests.carla_bridge.drive_doubles import straight_route
 from wamdiff2_core.config import CameraSpec
 from wamdiff2_core.types import CameraFrame, Pose2D

@@ -9,19 +9,19 @@ from pathlib import Path
 import carla
 import numpy as np
 
-from carla_bridge import route_sets
-from carla_bridge.client import Simulation
-from carla_bridge.criteria import RouteCriteria
-from carla_bridge.leaderboard_infractions import Infraction
-from carla_bridge.navigation import RoutePlan
-from carla_bridge.route_file import CarlaPose, RouteSpec, ScenarioSpec, load_routes
-from carla_bridge.route_planner import RoutePlanner
+from carla_bridge.client.client import Simulation
+from carla_bridge.client.surroundings import Actor, Surroundings
+from carla_bridge.leaderboard.criteria import RouteCriteria
+from carla_bridge.leaderboard.infractions import Infraction
+from carla_bridge.routes import ROUTES_FOLDER
+from carla_bridge.routes.navigation import RoutePlan
+from carla_bridge.routes.route_file import CarlaPose, RouteSpec, ScenarioSpec, load_routes
+from carla_bridge.routes.route_planner import RoutePlanner
 from carla_bridge.scenarios.engine import ScenarioEngine
-from carla_bridge.surroundings import Actor, Surroundings
 from wamdiff2_core.frames import pose_to_carla
 from wamdiff2_core.types import Pose2D
 
-DEMO = Path(route_sets.__file__).parent / "routes" / "demo.xml"
+DEMO = ROUTES_FOLDER / "demo.xml"
 DT_S = 0.05
 
 

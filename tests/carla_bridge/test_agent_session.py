@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from carla_bridge.agent_session import AgentSession, Driving, leaderboard_sensors
+from carla_bridge.agent_server.session import AgentSession, Driving, leaderboard_sensors
 from wamdiff2_core.config import CameraSpec, TargetRule
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.types import Check, NavCommand, Observation, Plan, Waypoints

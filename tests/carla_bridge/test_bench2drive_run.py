@@ -17,8 +17,8 @@ from rich.console import Console
 from carla_bridge.bench2drive.attempt import EvaluatorOptions, Kind, _start_time, judge
 from carla_bridge.bench2drive.checkout import EMBEDDED_ROOT, Checkout
 from carla_bridge.bench2drive.evaluator import Bench2DriveRun, RunConfig
-from carla_bridge.leaderboard_record import RouteRecord, RouteStatus
-from carla_bridge.leaderboard_results import LeaderboardResults
+from carla_bridge.leaderboard.record import RouteRecord, RouteStatus
+from carla_bridge.leaderboard.results import LeaderboardResults
 from carla_bridge.score.bench2drive import score_files
 from wamdiff2_core.errors import UserError
 

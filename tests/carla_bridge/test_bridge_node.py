@@ -21,9 +21,9 @@ from std_msgs.msg import Bool
 from wamdiff2.msg import Navigation as NavigationMsg
 from wamdiff2.msg import Plan as PlanMsg
 
-from carla_bridge.bridge_node import BridgeNode, start_ros
-from carla_bridge.measurements import GnssReading, ImuReading, SimulationFrame
-from carla_bridge.run_setup import choose_ros_domain
+from carla_bridge.agents.bridge_node import BridgeNode, start_ros
+from carla_bridge.client.measurements import GnssReading, ImuReading, SimulationFrame
+from carla_bridge.drive.run_setup import choose_ros_domain
 from tests.carla_bridge.drive_doubles import straight_plan, straight_route
 from wamdiff2_core.errors import InfrastructureError, UserError
 from wamdiff2_core.types import CameraFrame, EgoState, NavCommand, Navigation, Pose2D

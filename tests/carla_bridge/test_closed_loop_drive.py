@@ -19,9 +19,10 @@ pytest.importorskip("carla", reason="needs the carla client library")
 
 from carla_bridge.agents.choice import AgentChoice
 from carla_bridge.agents.ros_planner import planner_command
+from carla_bridge.drive.run_setup import choose_ros_domain
+from carla_bridge.leaderboard.verdict import Outcome
 from carla_bridge.processes import ManagedProcess, child_environment
-from carla_bridge.results import DriveResults, Outcome, read_plans, read_ticks
-from carla_bridge.run_setup import choose_ros_domain
+from carla_bridge.recording.results import DriveResults, read_plans, read_ticks
 from tests.carla_bridge.test_closed_loop_processes import gone
 from wamdiff2_core.errors import UserError
 

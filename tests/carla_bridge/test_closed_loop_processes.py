@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from carla_bridge.drive.run_setup import prepare_folder
 from carla_bridge.processes import ManagedProcess, child_environment, free_ports, wait_for_port
-from carla_bridge.run_setup import prepare_folder
 from wamdiff2_core.errors import InfrastructureError, UserError
 
 STUBBORN = """

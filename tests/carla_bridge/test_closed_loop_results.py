@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carla_bridge.results import DriveResults, Infraction, Outcome, RouteResult, Tick
+from carla_bridge.leaderboard.verdict import Outcome
+from carla_bridge.recording.results import DriveResults, Infraction, RouteResult, Tick
 from wamdiff2_core.config import CameraSpec
 from wamdiff2_core.errors import ExitCode, UserError
 

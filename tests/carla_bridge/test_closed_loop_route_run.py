@@ -10,13 +10,14 @@ pytest.importorskip("carla", reason="needs the carla client library")
 from carla_bridge.agents.agent import Needs
 from carla_bridge.agents.in_process import ConstantVelocity, InProcessAgent, NoPlanner, RouteOnly
 from carla_bridge.agents.linked import Patience
-from carla_bridge.criteria import RouteCriteria
-from carla_bridge.latency import LatencyMode
-from carla_bridge.leaderboard_record import RouteRecord, RouteStatus
-from carla_bridge.planner_loss import PlannerLoss
-from carla_bridge.recorder import RouteRecorder
-from carla_bridge.results import Outcome, read_plans, read_ticks
-from carla_bridge.route_run import HOLD, PLAN_EVERY_TICKS, RouteRun, RouteSetup, Uneventful
+from carla_bridge.drive.latency import LatencyMode
+from carla_bridge.drive.planner_loss import PlannerLoss
+from carla_bridge.drive.route_run import HOLD, PLAN_EVERY_TICKS, RouteRun, RouteSetup, Uneventful
+from carla_bridge.leaderboard.criteria import RouteCriteria
+from carla_bridge.leaderboard.record import RouteRecord, RouteStatus
+from carla_bridge.leaderboard.verdict import Outcome
+from carla_bridge.recording.recorder import RouteRecorder
+from carla_bridge.recording.results import read_plans, read_ticks
 from tests.carla_bridge.drive_doubles import (
     TICK_NS,
     FakeLink,

@@ -13,12 +13,13 @@ pytest.importorskip("carla", reason="needs the carla client library")
 
 from carla_bridge import collect as collecting
 from carla_bridge.agents.route_follower import RouteFollower
-from carla_bridge.collect import NANO_TASK, collect
-from carla_bridge.navigation import RoutePlan
+from carla_bridge.collect import collect
+from carla_bridge.nano import NANO_TASK
 from carla_bridge.perturbation import NoiseBursts, sample_state
-from carla_bridge.route_file import load_routes
-from carla_bridge.route_planner import RoutePlanner
-from carla_bridge.server.town import Town
+from carla_bridge.routes.navigation import RoutePlan
+from carla_bridge.routes.route_file import load_routes
+from carla_bridge.routes.route_planner import RoutePlanner
+from carla_bridge.server.town.town import Town
 from wamdiff2_core.conversations import read_rgb
 from wamdiff2_core.dataset import read_dataset
 from wamdiff2_core.errors import UserError

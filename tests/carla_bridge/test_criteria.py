@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,16 +16,16 @@ from shapely.geometry import LineString
 
 carla = pytest.importorskip("carla")
 
-from carla_bridge import route_sets  # noqa: E402
-from carla_bridge.criteria import RouteCriteria  # noqa: E402
-from carla_bridge.criteria_rules import segments_meet  # noqa: E402
-from carla_bridge.leaderboard_infractions import Infraction  # noqa: E402
-from carla_bridge.leaderboard_record import RouteStatus  # noqa: E402
-from carla_bridge.results import Outcome, Verdict  # noqa: E402
-from carla_bridge.route_file import load_routes  # noqa: E402
-from carla_bridge.route_planner import RoutePlanner  # noqa: E402
-from carla_bridge.server.town import Town  # noqa: E402
-from carla_bridge.surroundings import Actor, LightState, StopLine, StopSign, Surroundings, TrafficLight  # noqa: E402
+from carla_bridge.client.surroundings import Actor, LightState, StopLine, StopSign, Surroundings, TrafficLight  # noqa: E402
+from carla_bridge.leaderboard.criteria import RouteCriteria  # noqa: E402
+from carla_bridge.leaderboard.criteria_rules import segments_meet  # noqa: E402
+from carla_bridge.leaderboard.infractions import Infraction  # noqa: E402
+from carla_bridge.leaderboard.record import RouteStatus  # noqa: E402
+from carla_bridge.leaderboard.verdict import Outcome, Verdict  # noqa: E402
+from carla_bridge.routes import ROUTES_FOLDER  # noqa: E402
+from carla_bridge.routes.route_file import load_routes  # noqa: E402
+from carla_bridge.routes.route_planner import RoutePlanner  # noqa: E402
+from carla_bridge.server.town.town import Town  # noqa: E402
 from wamdiff2_core.types import EgoState, Pose2D  # noqa: E402
 
 pytestmark = pytest.mark.carla
@@ -58,7 +57,7 @@ def town() -> Town:
 
 @pytest.fixture(scope="module")
 def route(town):
-    return RoutePlanner(town.map).plan(load_routes(Path(route_sets.__file__).parent / "routes" / "demo.xml")[0])
+    return RoutePlanner(town.map).plan(load_routes(ROUTES_FOLDER / "demo.xml")[0])
 
 
 def actor(pose: Pose2D, speed_mps: float, *, id: int = 1, kind: str = "vehicle.audi.tt", role: str = "hero") -> Actor:

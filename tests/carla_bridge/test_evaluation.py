@@ -16,21 +16,22 @@ pytest.importorskip("carla", reason="needs the carla client library")
 
 from carla_bridge.agents.choice import AgentChoice
 from carla_bridge.agents.linked import Patience
-from carla_bridge.driver import DriveConfig
+from carla_bridge.client.server_process import ServerProcess
+from carla_bridge.drive.driver import DriveConfig
+from carla_bridge.drive.latency import LatencyMode
 from carla_bridge.evaluation.attempts import PROGRESS_NAME, Attempt, Job, Kind, Task
 from carla_bridge.evaluation.evaluator import Evaluator
 from carla_bridge.evaluation.final import write_final_files
 from carla_bridge.evaluation.pool import START_LIMIT_S, TICK_LIMIT_S, Finished, LocalPool, _Running
 from carla_bridge.evaluation.request import Evaluation, select_routes
-from carla_bridge.latency import LatencyMode
-from carla_bridge.leaderboard_record import RouteRecord, RouteStatus
-from carla_bridge.leaderboard_results import LeaderboardResults
+from carla_bridge.leaderboard.record import RouteRecord, RouteStatus
+from carla_bridge.leaderboard.results import LeaderboardResults
+from carla_bridge.leaderboard.verdict import Outcome
 from carla_bridge.leases import Lease, lease_ports
 from carla_bridge.processes import child_environment
+from carla_bridge.recording.results import DriveResults
 from carla_bridge.report import write_report
-from carla_bridge.results import DriveResults, Outcome
-from carla_bridge.route_file import load_routes
-from carla_bridge.server_process import ServerProcess
+from carla_bridge.routes.route_file import load_routes
 from tests.carla_bridge import kill_anywhere
 from tests.carla_bridge.run_doubles import write_route
 from tests.carla_bridge.test_closed_loop_results import ROUTE

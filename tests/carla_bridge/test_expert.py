@@ -12,9 +12,10 @@ pytest.importorskip("carla", reason="needs the carla client library")
 from carla_bridge.agents.expert.agent import PrivilegedExpert
 from carla_bridge.agents.expert.idm import Ahead, IdmConfig, roll_speeds
 from carla_bridge.agents.expert.road import Road
-from carla_bridge.results import Outcome, read_ticks
-from carla_bridge.route_run import RouteSetup
-from carla_bridge.surroundings import Actor, LightState, StopLine, StopSign, Surroundings, TrafficLight
+from carla_bridge.client.surroundings import Actor, LightState, StopLine, StopSign, Surroundings, TrafficLight
+from carla_bridge.drive.route_run import RouteSetup
+from carla_bridge.leaderboard.verdict import Outcome
+from carla_bridge.recording.results import read_ticks
 from tests.carla_bridge.drive_doubles import TICK_NS, FakeWorld, drive_route, straight_route
 from wamdiff2_core.types import Pose2D
 

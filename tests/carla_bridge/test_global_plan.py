@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from carla_bridge import route_planner
-from carla_bridge.global_plan import route_from_global_plan
-from carla_bridge.leaderboard_plan import road_options
-from carla_bridge.route_file import load_routes
+from carla_bridge.routes import route_planner
+from carla_bridge.routes.global_plan import route_from_global_plan
+from carla_bridge.routes.leaderboard_plan import road_options
+from carla_bridge.routes.route_file import load_routes
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.frames import flip_y
 from wamdiff2_core.types import NavCommand

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carla_bridge.latency import LatencyMode, PlanSchedule
+from carla_bridge.drive.latency import LatencyMode, PlanSchedule
 from wamdiff2_core.errors import UserError
 
 TICK_NS = 50_000_000

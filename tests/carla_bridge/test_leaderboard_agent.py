@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from carla_bridge.agent_server import AgentServer
+from carla_bridge.agent_server.server import AgentServer
 from carla_bridge.processes import ManagedProcess, free_ports, wait_for_port
 from wamdiff2_core.planner import RandomPlanner
 from wamdiff2_core.types import Observation, Plan

@@ -9,10 +9,10 @@ import pytest
 
 carla = pytest.importorskip("carla")
 
-from carla_bridge.leaderboard_plan import RoadOption, road_options, sparse_indices  # noqa: E402
-from carla_bridge.navigation import Manoeuvre, RoutePlan  # noqa: E402
-from carla_bridge.route_file import load_routes  # noqa: E402
-from carla_bridge.route_planner import RoutePlanner  # noqa: E402
+from carla_bridge.routes.leaderboard_plan import RoadOption, road_options, sparse_indices  # noqa: E402
+from carla_bridge.routes.navigation import Manoeuvre, RoutePlan  # noqa: E402
+from carla_bridge.routes.route_file import load_routes  # noqa: E402
+from carla_bridge.routes.route_planner import RoutePlanner  # noqa: E402
 from wamdiff2_core.frames import flip_y, wrap_angle  # noqa: E402
 from wamdiff2_core.types import NavCommand  # noqa: E402
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carla_bridge.leaderboard_infractions import FACTORS, Infraction, InfractionKind, penalty
-from carla_bridge.leaderboard_results import (
+from carla_bridge.leaderboard.infractions import FACTORS, Infraction, InfractionKind, penalty
+from carla_bridge.leaderboard.results import (
     EMBEDDED_WORLD,
     EntryStatus,
     LeaderboardResults,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carla_bridge.localization import Georeference, Localizer
+from carla_bridge.agent_server.localization import Georeference, Localizer
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.types import Pose2D
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carla_bridge.navigation import Manoeuvre, Navigator, RoutePlan
+from carla_bridge.routes.navigation import Manoeuvre, Navigator, RoutePlan
 from wamdiff2_core.config import TargetRule
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.types import NavCommand, Pose2D

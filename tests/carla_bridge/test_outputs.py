@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from carla_bridge import report
-from carla_bridge.recorder import RouteRecorder
-from carla_bridge.results import PLANS_NAME, TRAJECTORY_NAME
+from carla_bridge.recording.recorder import RouteRecorder
+from carla_bridge.recording.results import PLANS_NAME, TRAJECTORY_NAME
 from tests.carla_bridge.drive_doubles import straight_route
 from wamdiff2_core.cli.main import main
 from wamdiff2_core.dataset import DatasetWriter, read_dataset

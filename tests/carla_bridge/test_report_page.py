@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from carla_bridge.drive.route_run import RouteSetup
+from carla_bridge.recording.results import DriveResults
 from carla_bridge.report import write_report
 from carla_bridge.report.charts import Marker, Series, histogram, line_chart, nice_ticks
 from carla_bridge.report.top_view import route_map
-from carla_bridge.results import DriveResults
-from carla_bridge.route_run import RouteSetup
 from tests.carla_bridge.drive_doubles import FakeLink, FakeWorld, drive_route, linked, straight_plan, straight_route
 from wamdiff2_core.config import CameraSpec
 

@@ -14,8 +14,10 @@ import pytest
 import shapely
 from typer.testing import CliRunner
 
-from carla_bridge.leaderboard_record import RouteRecord
-from carla_bridge.leaderboard_results import LeaderboardResults
+from carla_bridge.leaderboard.record import RouteRecord
+from carla_bridge.leaderboard.results import LeaderboardResults
+from carla_bridge.recording.results import NotDriven
+from carla_bridge.recording.scene_track import read_scene
 from carla_bridge.report import write_report
 from carla_bridge.report.command import report
 from carla_bridge.report.compare import compare
@@ -25,8 +27,6 @@ from carla_bridge.report.page import PAGE_NAME
 from carla_bridge.report.radar import HEIGHT, RADIUS, WIDTH, radar
 from carla_bridge.report.run import Ability, load_run
 from carla_bridge.report.top_view import route_map
-from carla_bridge.results import NotDriven
-from carla_bridge.scene_track import read_scene
 from carla_bridge.score.route_sets import shipped_sets
 from tests.carla_bridge.run_doubles import SCENARIOS, entries_of, results_of, write_route
 from wamdiff2_core.errors import UserError

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from carla_bridge.route_file import load_routes
+from carla_bridge.routes.route_file import load_routes
 from wamdiff2_core.errors import UserError
 
 POSITIONS = '<position x="0" y="0" z="0"/><position x="5" y="0" z="0"/>'

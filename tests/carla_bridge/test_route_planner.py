@@ -11,18 +11,19 @@ import pytest
 
 carla = pytest.importorskip("carla")
 
-from carla_bridge import route_sets  # noqa: E402
-from carla_bridge.navigation import ANNOUNCE_M  # noqa: E402
-from carla_bridge.route_file import RouteSpec, load_routes  # noqa: E402
-from carla_bridge.route_planner import RoutePlanner, plan_route  # noqa: E402
-from carla_bridge.server.town import Town  # noqa: E402
+from carla_bridge.route_sets.__main__ import main as write_route_files  # noqa: E402
+from carla_bridge.routes import ROUTES_FOLDER  # noqa: E402
+from carla_bridge.routes.navigation import ANNOUNCE_M  # noqa: E402
+from carla_bridge.routes.route_file import RouteSpec, load_routes  # noqa: E402
+from carla_bridge.routes.route_planner import RoutePlanner, plan_route  # noqa: E402
+from carla_bridge.server.town.town import Town  # noqa: E402
 from wamdiff2_core.errors import UserError  # noqa: E402
 from wamdiff2_core.frames import flip_y, pose_to_carla  # noqa: E402
 from wamdiff2_core.types import NavCommand  # noqa: E402
 
 pytestmark = pytest.mark.carla
 
-ROUTES = Path(route_sets.__file__).parent / "routes"
+
 TURNS = {NavCommand.LEFT, NavCommand.RIGHT, NavCommand.STRAIGHT}
 
 
@@ -38,12 +39,12 @@ def planner(town) -> RoutePlanner:
 
 @pytest.fixture(scope="module")
 def demo(planner):
-    return [planner.plan(spec) for spec in load_routes(ROUTES / "demo.xml")]
+    return [planner.plan(spec) for spec in load_routes(ROUTES_FOLDER / "demo.xml")]
 
 
 @pytest.fixture(scope="module")
 def train(planner):
-    return [planner.plan(spec) for spec in load_routes(ROUTES / "train.xml")]
+    return [planner.plan(spec) for spec in load_routes(ROUTES_FOLDER / "train.xml")]
 
 
 def wrapped(angle_rad):
@@ -68,9 +69,9 @@ def runs(plan) -> list[tuple[NavCommand, float, float]]:
 
 
 def test_route_files_are_what_the_generator_writes(tmp_path):
-    route_sets.main(tmp_path)
+    write_route_files(tmp_path)
     for name in ("demo.xml", "train.xml"):
-        assert (tmp_path / name).read_bytes() == (ROUTES / name).read_bytes()
+        assert (tmp_path / name).read_bytes() == (ROUTES_FOLDER / name).read_bytes()
 
 
 def test_demo_covers_left_right_straight_and_a_curve(demo):
@@ -165,7 +166,7 @@ def test_command_holds_from_25_m_before_the_junction_until_its_exit(planner, tow
 
 
 def test_plan_route_equals_the_planner(planner, town):
-    spec = load_routes(ROUTES / "demo.xml")[0]
+    spec = load_routes(ROUTES_FOLDER / "demo.xml")[0]
     np.testing.assert_array_equal(plan_route(town.map, spec).xy_m, planner.plan(spec).xy_m)
 
 

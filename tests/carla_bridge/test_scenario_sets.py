@@ -9,15 +9,16 @@ import pytest
 
 carla = pytest.importorskip("carla")
 
-from carla_bridge import route_sets, scenario_sets  # noqa: E402
-from carla_bridge.route_file import RouteSpec, load_routes  # noqa: E402
-from carla_bridge.route_planner import RoutePlanner  # noqa: E402
+from carla_bridge.route_sets import scenario_sets  # noqa: E402
+from carla_bridge.routes import ROUTES_FOLDER  # noqa: E402
+from carla_bridge.routes.route_file import RouteSpec, load_routes  # noqa: E402
+from carla_bridge.routes.route_planner import RoutePlanner  # noqa: E402
 from carla_bridge.scenarios.registry import SCENARIOS  # noqa: E402
-from carla_bridge.server.town import Town  # noqa: E402
+from carla_bridge.server.town.town import Town  # noqa: E402
 from wamdiff2_core.frames import flip_y  # noqa: E402
 
 pytestmark = pytest.mark.carla
-ROUTES = Path(route_sets.__file__).parent / "routes"
+
 ABILITIES = {
     "overtaking": {"Accident", "AccidentTwoWays", "ConstructionObstacle", "ConstructionObstacleTwoWays",
                    "HazardAtSideLane", "ParkedObstacle", "ParkedObstacleTwoWays"},
@@ -36,12 +37,12 @@ ABILITIES = {
 
 @pytest.fixture(scope="module", params=["embedded-40", "embedded-20"])
 def route_set(request: pytest.FixtureRequest) -> tuple[str, list[RouteSpec]]:
-    return request.param, load_routes(ROUTES / f"{request.param}.xml")
+    return request.param, load_routes(ROUTES_FOLDER / f"{request.param}.xml")
 
 
 def test_the_sets_are_what_the_generator_writes(tmp_path: Path) -> None:
     for name, text in scenario_sets.build_sets().items():
-        assert (ROUTES / name).read_text(encoding="utf-8") == text
+        assert (ROUTES_FOLDER / name).read_text(encoding="utf-8") == text
 
 
 def test_a_set_has_its_size_one_town_and_one_scenario_a_route(route_set) -> None:
@@ -53,7 +54,7 @@ def test_a_set_has_its_size_one_town_and_one_scenario_a_route(route_set) -> None
 
 
 def test_the_sets_lie_in_different_towns() -> None:
-    towns = [load_routes(ROUTES / f"{name}.xml")[0].town for name in ("embedded-40", "embedded-20")]
+    towns = [load_routes(ROUTES_FOLDER / f"{name}.xml")[0].town for name in ("embedded-40", "embedded-20")]
     assert len(set(towns)) == 2
 
 

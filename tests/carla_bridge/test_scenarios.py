@@ -13,15 +13,15 @@ import pytest
 
 carla = pytest.importorskip("carla", reason="needs the carla client library")
 
-from carla_bridge.client import Simulation  # noqa: E402
-from carla_bridge.route_file import load_routes  # noqa: E402
+from carla_bridge.client.client import Simulation  # noqa: E402
+from carla_bridge.client.server_watch import Watchdog  # noqa: E402
+from carla_bridge.routes.route_file import load_routes  # noqa: E402
 from carla_bridge.scenarios import obstacles, traffic_flows  # noqa: E402
 from carla_bridge.scenarios.engine import ScenarioEngine  # noqa: E402
 from carla_bridge.scenarios.errors import ScenarioError  # noqa: E402
 from carla_bridge.scenarios.places import Spot  # noqa: E402
 from carla_bridge.scenarios.registry import SCENARIOS  # noqa: E402
 from carla_bridge.scenarios.stage import Stage  # noqa: E402
-from carla_bridge.server_watch import Watchdog  # noqa: E402
 from tests.carla_bridge.scenario_drive import Drive, Rails  # noqa: E402
 from wamdiff2_core.errors import InfrastructureError  # noqa: E402
 from wamdiff2_core.frames import inverse, transform_points  # noqa: E402

@@ -5,22 +5,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 carla = pytest.importorskip("carla", reason="needs the carla client library")
 
-from carla_bridge import route_sets  # noqa: E402
+from carla_bridge.client.surroundings import LightState  # noqa: E402
 from carla_bridge.processes import ManagedProcess, free_ports, wait_for_port  # noqa: E402
-from carla_bridge.route_file import load_routes  # noqa: E402
+from carla_bridge.routes import ROUTES_FOLDER  # noqa: E402
+from carla_bridge.routes.route_file import load_routes  # noqa: E402
 from carla_bridge.scenarios.places import Junction, Place  # noqa: E402
-from carla_bridge.surroundings import LightState  # noqa: E402
 from tests.carla_bridge.scenario_drive import Drive, Rails  # noqa: E402
 
 pytestmark = pytest.mark.carla
-FILE = Path(route_sets.__file__).parent / "routes" / "embedded-20.xml"
+FILE = ROUTES_FOLDER / "embedded-20.xml"
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from carla_bridge.agents.in_process import RouteOnly
-from carla_bridge.route_run import RouteSetup
-from carla_bridge.scene_track import NEAR_M, SAME_M, SAME_RAD, SCENE_NAME, SceneWriter, read_scene
-from carla_bridge.surroundings import Actor, LightState, StopLine, Surroundings, TrafficLight
+from carla_bridge.client.surroundings import Actor, LightState, StopLine, Surroundings, TrafficLight
+from carla_bridge.drive.route_run import RouteSetup
+from carla_bridge.recording.scene_track import NEAR_M, SAME_M, SAME_RAD, SCENE_NAME, SceneWriter, read_scene
 from tests.carla_bridge.drive_doubles import FakeWorld, drive_route, straight_route
 from wamdiff2_core.types import Pose2D
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from carla_bridge.leaderboard_results import EMBEDDED_WORLD, Infraction, LeaderboardResults, RouteRecord, RouteStatus
+from carla_bridge.leaderboard.results import EMBEDDED_WORLD, Infraction, LeaderboardResults, RouteRecord, RouteStatus
 from carla_bridge.score.abilities import ABILITIES
 from carla_bridge.score.bench2drive import score_files, score_records
 from carla_bridge.score.efficiency import mean_bounds, route_efficiency

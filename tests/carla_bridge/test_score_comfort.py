@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from carla_bridge.leaderboard_results import Infraction, RouteRecord
+from carla_bridge.leaderboard.results import Infraction, RouteRecord
 from carla_bridge.score.bench2drive import score_records
 from carla_bridge.score.comfort import (
     CORRECTION,

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from carla_bridge.leaderboard_results import Infraction, RouteRecord, RouteStatus
+from carla_bridge.leaderboard.results import Infraction, RouteRecord, RouteStatus
 from carla_bridge.score.bench2drive import score_records
 from carla_bridge.score.junction_rule import JunctionRule
 from carla_bridge.score.route_sets import RouteFacts, RouteSet

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from carla_bridge.server_watch import SLICE_S, Watchdog, next_item
+from carla_bridge.client.server_watch import SLICE_S, Watchdog, next_item
 from wamdiff2_core.errors import InfrastructureError, UserError
 
 

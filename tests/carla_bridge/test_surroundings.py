@@ -11,7 +11,7 @@ import pytest
 
 carla = pytest.importorskip("carla", reason="needs the carla client library")
 
-from carla_bridge.client import Simulation  # noqa: E402
+from carla_bridge.client.client import Simulation  # noqa: E402
 from wamdiff2_core.frames import inverse, transform_points  # noqa: E402
 from wamdiff2_core.types import Pose2D, VehicleCommand  # noqa: E402
 

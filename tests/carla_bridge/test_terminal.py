@@ -8,15 +8,14 @@ import pytest
 
 pytest.importorskip("carla", reason="needs the carla client library")
 
-from carla_bridge import drive
 from carla_bridge.agents.choice import AgentChoice
-from carla_bridge.driver import DriveConfig
-from carla_bridge.leaderboard_infractions import Infraction as Entry
-from carla_bridge.leaderboard_record import RouteRecord, RouteStatus
-from carla_bridge.results import Infraction
-from carla_bridge.route_file import load_routes
-from carla_bridge.route_run import latency_figures
-from carla_bridge.terminal import final_line, route_line
+from carla_bridge.drive import drive
+from carla_bridge.drive.driver import DriveConfig
+from carla_bridge.drive.terminal import final_line, route_line
+from carla_bridge.leaderboard.infractions import Infraction as Entry
+from carla_bridge.leaderboard.record import RouteRecord, RouteStatus
+from carla_bridge.recording.results import Infraction, latency_figures
+from carla_bridge.routes.route_file import load_routes
 from tests.carla_bridge import kill_anywhere
 from tests.carla_bridge.run_doubles import write_route
 from tests.carla_bridge.test_closed_loop_results import DRIVE, ROUTE

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carla_bridge.server.motion import Motion
-from carla_bridge.server.vehicle_dynamics import Pedals as ServerPedals
-from carla_bridge.server.vehicle_dynamics import advance
-from carla_bridge.server.vehicle_model import VehicleModel
-from carla_bridge.vehicle_control import PedalMap, to_pedals
+from carla_bridge.client.vehicle_control import PedalMap, to_pedals
+from carla_bridge.server.dynamics.motion import Motion
+from carla_bridge.server.dynamics.vehicle_dynamics import Pedals as ServerPedals
+from carla_bridge.server.dynamics.vehicle_dynamics import advance
+from carla_bridge.server.dynamics.vehicle_model import VehicleModel
 from wamdiff2_core.types import VehicleCommand
 
 MAP = PedalMap(max_steer_rad=0.6)

@@ -31,7 +31,7 @@ from carla_bridge.agents.expert.road import Road
 from carla_bridge.agents.expert.rules import RouteRules
 from carla_bridge.agents.in_process import InProcessAgent
 from carla_bridge.agents.route_follower import GRID_M, STEP_S, FollowerConfig, chase, speed_profile
-from carla_bridge.navigation import RoutePlan
+from carla_bridge.routes.navigation import RoutePlan
 from wamdiff2_core.types import Plan, Pose2D, Waypoints
 
 SIDE_M, ONCOMING_SIDE_M, WALKER_SIDE_M = 0.2, 0.05, 0.6  # free strip beside the vehicle in which others count

@@ -19,7 +19,7 @@ from wamdiff2_core.frames import wrap_angle
 from wamdiff2_core.types import Pose2D
 
 if TYPE_CHECKING:
-    from carla_bridge.surroundings import Actor, Surroundings
+    from carla_bridge.client.surroundings import Actor, Surroundings
 
 SEEN_M, ASIDE_M = 90.0, 40.0
 STANDING_MPS, MOVED_MPS = 0.2, 0.8  # spawned vehicles settle a little

@@ -14,7 +14,7 @@ from wamdiff2_core.frames import wrap_angle
 from wamdiff2_core.types import Pose2D
 
 if TYPE_CHECKING:
-    from carla_bridge.surroundings import StopSign, Surroundings, TrafficLight
+    from carla_bridge.client.surroundings import StopSign, Surroundings, TrafficLight
 
 ON_LANE_M, WITH_LANE_RAD = 1.5, math.radians(60.0)
 LINE_GAP_M = 1.0  # left before a line

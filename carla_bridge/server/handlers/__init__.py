@@ -16,7 +16,7 @@ from carla_bridge.server.handlers import (
     vehicles,
     walkers,
 )
-from carla_bridge.server.rpc import MethodTable
+from carla_bridge.server.protocol.rpc import MethodTable
 
 
 def all_methods() -> MethodTable:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from carla_bridge.server.arguments import RpcError, transform, whole
-from carla_bridge.server.blueprints import definitions
-from carla_bridge.server.rpc import MethodTable
-from carla_bridge.server.signals import Signal
+from carla_bridge.server.actors.signals import Signal
+from carla_bridge.server.catalogue.blueprints import definitions
+from carla_bridge.server.protocol.arguments import RpcError, transform, whole
+from carla_bridge.server.protocol.rpc import MethodTable
 from carla_bridge.server.world import World
 
 METHODS = MethodTable()

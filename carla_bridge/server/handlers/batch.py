@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from carla_bridge.server import wire
-from carla_bridge.server.arguments import RpcError, optional, transform, whole
 from carla_bridge.server.handlers import actors, motion, signals, vehicle_parts, vehicles, walkers
-from carla_bridge.server.rpc import LOG, MethodTable
+from carla_bridge.server.protocol import wire
+from carla_bridge.server.protocol.arguments import RpcError, optional, transform, whole
+from carla_bridge.server.protocol.rpc import LOG, MethodTable
 from carla_bridge.server.world import World
 
 METHODS = MethodTable()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from carla_bridge.server.arguments import RpcError, number, numbers
-from carla_bridge.server.rpc import MethodTable
+from carla_bridge.server.protocol.arguments import RpcError, number, numbers
+from carla_bridge.server.protocol.rpc import MethodTable
 from carla_bridge.server.world import World
 
 METHODS = MethodTable()

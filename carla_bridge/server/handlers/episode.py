@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from carla_bridge.server.arguments import RpcError, flag, number, optional, text, whole
-from carla_bridge.server.rpc import MethodTable
+from carla_bridge.server.protocol.arguments import RpcError, flag, number, optional, text, whole
+from carla_bridge.server.protocol.rpc import MethodTable
 from carla_bridge.server.world import Settings, World
 from wamdiff2_core.errors import UserError
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from carla_bridge.server.rpc import MethodTable
+from carla_bridge.server.protocol.rpc import MethodTable
 from carla_bridge.server.world import World
 
 METHODS = MethodTable()

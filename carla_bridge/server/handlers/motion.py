@@ -5,9 +5,10 @@ All of it also answers for destroyed actors: a client's worker threads ask late.
 
 from __future__ import annotations
 
-from carla_bridge.server.actors import Actor, Vehicle
-from carla_bridge.server.arguments import RpcError, transform, vector
-from carla_bridge.server.rpc import MethodTable
+from carla_bridge.server.actors.actor import Actor
+from carla_bridge.server.actors.vehicle import Vehicle
+from carla_bridge.server.protocol.arguments import RpcError, transform, vector
+from carla_bridge.server.protocol.rpc import MethodTable
 from carla_bridge.server.world import World
 
 METHODS = MethodTable()

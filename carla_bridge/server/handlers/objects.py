@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 
-from carla_bridge.server.arguments import RpcError, number, vector, whole
-from carla_bridge.server.labels import SCENERY, Label
-from carla_bridge.server.ray_scene import RayScene
-from carla_bridge.server.rpc import MethodTable
-from carla_bridge.server.scene import StaticBox
+from carla_bridge.server.geometry.scene import StaticBox
+from carla_bridge.server.protocol.arguments import RpcError, number, vector, whole
+from carla_bridge.server.protocol.rpc import MethodTable
+from carla_bridge.server.sensors.labels import SCENERY, Label
+from carla_bridge.server.sensors.ray_scene import RayScene
 from carla_bridge.server.world import World
 
 METHODS = MethodTable()

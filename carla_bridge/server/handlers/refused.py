@@ -5,8 +5,8 @@ Without these the client would only learn that a function was not found.
 
 from __future__ import annotations
 
-from carla_bridge.server.arguments import RpcError
-from carla_bridge.server.rpc import MethodTable
+from carla_bridge.server.protocol.arguments import RpcError
+from carla_bridge.server.protocol.rpc import MethodTable
 from carla_bridge.server.world import World
 
 METHODS = MethodTable()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from carla_bridge.server.arguments import RpcError, number, whole
-from carla_bridge.server.rpc import MethodTable
-from carla_bridge.server.signals import SignalControl, TrafficLight
-from carla_bridge.server.wire import TrafficLightState
+from carla_bridge.server.actors.signals import SignalControl, TrafficLight
+from carla_bridge.server.protocol.arguments import RpcError, number, whole
+from carla_bridge.server.protocol.rpc import MethodTable
+from carla_bridge.server.protocol.wire import TrafficLightState
 from carla_bridge.server.world import World
 
 METHODS = MethodTable()

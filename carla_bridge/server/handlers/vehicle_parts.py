@@ -6,11 +6,11 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from carla_bridge.server.actors import Vehicle
-from carla_bridge.server.arguments import RpcError, number, whole
+from carla_bridge.server.actors.vehicle import Vehicle
+from carla_bridge.server.geometry.poses import Pose, compose
 from carla_bridge.server.handlers.vehicles import vehicle_of
-from carla_bridge.server.poses import Pose, compose
-from carla_bridge.server.rpc import MethodTable
+from carla_bridge.server.protocol.arguments import RpcError, number, whole
+from carla_bridge.server.protocol.rpc import MethodTable
 from carla_bridge.server.world import World
 
 METHODS = MethodTable()

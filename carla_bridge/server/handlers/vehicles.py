@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from carla_bridge.server.ackermann import AckermannTarget
-from carla_bridge.server.actors import Vehicle
-from carla_bridge.server.arguments import RpcError, numbers, vehicle_control, whole
-from carla_bridge.server.rpc import MethodTable
+from carla_bridge.server.actors.vehicle import Vehicle
+from carla_bridge.server.dynamics.ackermann import AckermannTarget
+from carla_bridge.server.protocol.arguments import RpcError, numbers, vehicle_control, whole
+from carla_bridge.server.protocol.rpc import MethodTable
 from carla_bridge.server.world import World
 
 METHODS = MethodTable()

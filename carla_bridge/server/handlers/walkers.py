@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from carla_bridge.server.actors import Walker
-from carla_bridge.server.arguments import RpcError, number, transform, walker_control
-from carla_bridge.server.rpc import MethodTable
+from carla_bridge.server.actors.walker import Walker
+from carla_bridge.server.protocol.arguments import RpcError, number, transform, walker_control
+from carla_bridge.server.protocol.rpc import MethodTable
 from carla_bridge.server.world import World
 
 METHODS = MethodTable()

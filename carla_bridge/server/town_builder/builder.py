@@ -188,7 +188,7 @@ def _lane_pairs(entry: Arm, exit_: Arm, turn_rad: float) -> list[tuple[int, int]
 
 def _with_controls(plan: TownPlan, text: str, junction_ids: dict[str, int]) -> str:
     """The text with the plan's lights and signs."""
-    from carla_bridge.server.opendrive_signals import Control, with_signals
+    from carla_bridge.server.town.opendrive_signals import Control, with_signals
 
     chosen = {
         junction_ids[name]: control

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from carla_bridge.server.ackermann import LEAST_STEER_RAD
-from carla_bridge.server.actors import Actor, Vehicle
-from carla_bridge.server.looks import BRAKE_LAMP_FROM
-from carla_bridge.server.motion import GRAVITY_MPS2, Pedals
-from carla_bridge.server.scene import Lamp
-from carla_bridge.server.signals import SignalControl
+from carla_bridge.server.actors.actor import Actor
+from carla_bridge.server.actors.signals import SignalControl
+from carla_bridge.server.actors.vehicle import Vehicle
+from carla_bridge.server.dynamics.ackermann import LEAST_STEER_RAD
+from carla_bridge.server.dynamics.motion import GRAVITY_MPS2, Pedals
+from carla_bridge.server.geometry.scene import Lamp
+from carla_bridge.server.rendering.looks import BRAKE_LAMP_FROM
 from carla_bridge.server.traffic import lane_change
 from carla_bridge.server.traffic.following import Idm, stop_at
 from carla_bridge.server.traffic.network import ARC, COS, LIMIT, SIN, RoadNetwork, X, Y

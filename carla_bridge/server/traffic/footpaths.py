@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from carla_bridge.server.polylines import arc_lengths
-from carla_bridge.server.road_signals import SignalSpec
-from carla_bridge.server.scene import LaneStrip, SignalKind
+from carla_bridge.server.geometry.polylines import arc_lengths
+from carla_bridge.server.geometry.scene import LaneStrip, SignalKind
+from carla_bridge.server.town.road_signals import SignalSpec
 
 if TYPE_CHECKING:
     import carla

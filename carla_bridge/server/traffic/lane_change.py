@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from carla_bridge.maps.lane_graph import LaneKey
+from carla_bridge.routes.lane_graph import LaneKey
 from carla_bridge.server.traffic.following import Idm
 from carla_bridge.server.traffic.network import ARC, COS, SIN, RoadNetwork, TrafficLane, X, Y
 from carla_bridge.server.traffic.routes import Route

@@ -13,9 +13,9 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from carla_bridge.maps.lane_graph import FORBIDDEN_CHANGE_COST_M, Lane, LaneGraph, LaneKey
-from carla_bridge.server.road_signals import SignalSpec
-from carla_bridge.server.speed_limits import SpeedLimits
+from carla_bridge.routes.lane_graph import FORBIDDEN_CHANGE_COST_M, Lane, LaneGraph, LaneKey
+from carla_bridge.server.actors.speed_limits import SpeedLimits
+from carla_bridge.server.town.road_signals import SignalSpec
 
 if TYPE_CHECKING:
     import carla

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from carla_bridge.maps.lane_graph import LaneKey
-from carla_bridge.server.actors import Actor, Vehicle, Walker
-from carla_bridge.server.arguments import RpcError
-from carla_bridge.server.blueprints import LIBRARY
-from carla_bridge.server.poses import Pose
+from carla_bridge.routes.lane_graph import LaneKey
+from carla_bridge.server.actors.actor import Actor
+from carla_bridge.server.actors.vehicle import Vehicle
+from carla_bridge.server.actors.walker import Walker
+from carla_bridge.server.catalogue.blueprints import LIBRARY
+from carla_bridge.server.geometry.poses import Pose
+from carla_bridge.server.protocol.arguments import RpcError
 from carla_bridge.server.traffic.footpaths import Footpaths
 from carla_bridge.server.traffic.network import ARC, COS, SIN, RoadNetwork, X, Y
 

@@ -13,14 +13,14 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from carla_bridge.maps.lane_graph import LaneKey
-from carla_bridge.server.actors import Vehicle
-from carla_bridge.server.scene import SignalKind
-from carla_bridge.server.signals import SignalControl
+from carla_bridge.routes.lane_graph import LaneKey
+from carla_bridge.server.actors.signals import SignalControl
+from carla_bridge.server.actors.vehicle import Vehicle
+from carla_bridge.server.geometry.scene import SignalKind
+from carla_bridge.server.protocol.wire import TrafficLightState
 from carla_bridge.server.traffic.following import travel_s
 from carla_bridge.server.traffic.network import ARC, RoadNetwork
 from carla_bridge.server.traffic.routes import Crossing
-from carla_bridge.server.wire import TrafficLightState
 
 NOTICE_M = 70.0  # crossings further away than this need no decision
 ARRIVED_M = 20.0  # from here on the order of arrival counts

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from carla_bridge.maps.lane_graph import LaneKey
+from carla_bridge.routes.lane_graph import LaneKey
 from carla_bridge.server.traffic.network import ARC, FIELDS, LIMIT, Hold, RoadNetwork, with_directions
 
 ROWS = 256  # points of a route that are kept

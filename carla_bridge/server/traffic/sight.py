@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from carla_bridge.server.actors import Actor, Vehicle, Walker
+from carla_bridge.server.actors.actor import Actor
+from carla_bridge.server.actors.vehicle import Vehicle
+from carla_bridge.server.actors.walker import Walker
 from carla_bridge.server.traffic.network import COS, SIN, X, Y
 
 HALF_SLICE_M = 0.55

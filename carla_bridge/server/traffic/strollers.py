@@ -7,10 +7,11 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from carla_bridge.server.actors import Vehicle, Walker
-from carla_bridge.server.signals import SignalControl, TrafficLight
+from carla_bridge.server.actors.signals import SignalControl, TrafficLight
+from carla_bridge.server.actors.vehicle import Vehicle
+from carla_bridge.server.actors.walker import Walker
+from carla_bridge.server.protocol.wire import TrafficLightState
 from carla_bridge.server.traffic.footpaths import Crosswalk, Footpaths
-from carla_bridge.server.wire import TrafficLightState
 
 REACHED_M = 0.4
 LOST_M = 6.0

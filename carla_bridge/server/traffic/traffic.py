@@ -7,7 +7,9 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from carla_bridge.server.actors import Actor, Vehicle, Walker
+from carla_bridge.server.actors.actor import Actor
+from carla_bridge.server.actors.vehicle import Vehicle
+from carla_bridge.server.actors.walker import Walker
 from carla_bridge.server.traffic.drivers import Fleet
 from carla_bridge.server.traffic.footpaths import Footpaths, read_footpaths
 from carla_bridge.server.traffic.network import RoadNetwork
@@ -16,7 +18,7 @@ from carla_bridge.server.traffic.sight import look_around
 from carla_bridge.server.traffic.strollers import Strollers
 
 if TYPE_CHECKING:
-    from carla_bridge.server.town import Town
+    from carla_bridge.server.town.town import Town
     from carla_bridge.server.world import World
 
 LOG = logging.getLogger(__name__)

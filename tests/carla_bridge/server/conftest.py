@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from carla_bridge.server.scene import StaticBox
-from carla_bridge.server.streams import StreamHub
+from carla_bridge.server.geometry.scene import StaticBox
+from carla_bridge.server.protocol.streams import StreamHub
 from carla_bridge.server.world import World
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from carla_bridge.server.handlers import all_methods
-from carla_bridge.server.rpc import answer
+from carla_bridge.server.protocol.rpc import answer
 from carla_bridge.server.world import World
 
 METHODS = all_methods()

@@ -17,7 +17,7 @@ import pytest
 
 from carla_bridge.processes import free_ports
 from carla_bridge.server.app import EmbeddedServer, ServerConfig
-from carla_bridge.server.doorkeeper import MAX_CONNECTIONS
+from carla_bridge.server.protocol.doorkeeper import MAX_CONNECTIONS
 from wamdiff2_core.errors import InfrastructureError, UserError
 
 

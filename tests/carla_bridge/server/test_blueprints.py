@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from carla_bridge.server.arguments import RpcError
-from carla_bridge.server.blueprints import LIBRARY
-from carla_bridge.server.poses import Pose
-from carla_bridge.server.wire import AttributeType
+from carla_bridge.server.catalogue.blueprints import LIBRARY
+from carla_bridge.server.geometry.poses import Pose
+from carla_bridge.server.protocol.arguments import RpcError
+from carla_bridge.server.protocol.wire import AttributeType
 from carla_bridge.server.world import World
 
 NAMED_BY_SCENARIOS = (

@@ -21,7 +21,7 @@ import msgpack
 import pytest
 
 from carla_bridge.processes import child_environment, free_ports
-from carla_bridge.server.sensors import GeoReference
+from carla_bridge.server.sensors.payloads import GeoReference
 from tests.carla_bridge.server.whole_api_check import check_whole_api
 
 pytest.importorskip("carla", reason="needs the carla client library")

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from carla_bridge.server.collisions import CONTACT_FRICTION, Body, Box, contact_impulse, gaps, overlap, touch_point
+from carla_bridge.server.dynamics.collisions import (
+    CONTACT_FRICTION,
+    Body,
+    Box,
+    contact_impulse,
+    gaps,
+    overlap,
+    touch_point,
+)
 
 shapely = pytest.importorskip("shapely")
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from carla_bridge.server.app import ServerConfig
-from carla_bridge.server.dialect import DIALECTS
 from carla_bridge.server.handlers import all_methods
-from carla_bridge.server.rpc import answer
-from carla_bridge.server.town_library import TownLibrary
+from carla_bridge.server.protocol.dialect import DIALECTS
+from carla_bridge.server.protocol.rpc import answer
+from carla_bridge.server.town.town_library import TownLibrary
 from carla_bridge.server.world import World
 from wamdiff2_core.errors import UserError
 

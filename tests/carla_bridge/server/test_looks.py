@@ -8,11 +8,12 @@ import pytest
 
 carla = pytest.importorskip("carla")
 
-from carla_bridge.server.actors import Actor, make_actor  # noqa: E402
-from carla_bridge.server.looks import bodies, look  # noqa: E402
-from carla_bridge.server.poses import Pose  # noqa: E402
-from carla_bridge.server.scene import Lamp, RenderCamera  # noqa: E402
-from carla_bridge.server.vehicle_catalogue import EGO_ID  # noqa: E402
+from carla_bridge.server.actors.actor import Actor  # noqa: E402
+from carla_bridge.server.actors.spawning import make_actor  # noqa: E402
+from carla_bridge.server.catalogue.vehicles import EGO_ID  # noqa: E402
+from carla_bridge.server.geometry.poses import Pose  # noqa: E402
+from carla_bridge.server.geometry.scene import Lamp, RenderCamera  # noqa: E402
+from carla_bridge.server.rendering.looks import bodies, look  # noqa: E402
 from wamdiff2_core.config import CameraSpec  # noqa: E402
 
 pytestmark = pytest.mark.carla

@@ -10,13 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carla_bridge.server.actors import Actor, Vehicle, Walker, make_actor
-from carla_bridge.server.collisions import overlap
-from carla_bridge.server.contacts import Hit
-from carla_bridge.server.motion import Pedals
-from carla_bridge.server.physics import Physics
-from carla_bridge.server.poses import Pose
-from carla_bridge.server.scene import BoxKind, StaticBox
+from carla_bridge.server.actors.actor import Actor
+from carla_bridge.server.actors.spawning import make_actor
+from carla_bridge.server.actors.vehicle import Vehicle
+from carla_bridge.server.actors.walker import Walker
+from carla_bridge.server.contact.contacts import Hit
+from carla_bridge.server.contact.physics import Physics
+from carla_bridge.server.dynamics.collisions import overlap
+from carla_bridge.server.dynamics.motion import Pedals
+from carla_bridge.server.geometry.poses import Pose
+from carla_bridge.server.geometry.scene import BoxKind, StaticBox
 
 MKZ, BUS = "vehicle.lincoln.mkz_2020", "vehicle.mitsubishi.fusorosa"
 CONE, WALKER = "static.prop.constructioncone", "walker.pedestrian.0001"

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from carla_bridge.server.dialect import DIALECTS
+from carla_bridge.server.geometry.scene import BoxKind, StaticBox
 from carla_bridge.server.handlers import refused
-from carla_bridge.server.scene import BoxKind, StaticBox
+from carla_bridge.server.protocol.dialect import DIALECTS
 from carla_bridge.server.world import World
 from tests.carla_bridge.server.rpc_calls import METHODS, call, value
 

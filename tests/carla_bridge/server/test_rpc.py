@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from carla_bridge.server.doorkeeper import Doorkeeper
-from carla_bridge.server.poses import Pose
-from carla_bridge.server.rpc import RpcConnection, answer
+from carla_bridge.server.geometry.poses import Pose
+from carla_bridge.server.protocol.doorkeeper import Doorkeeper
+from carla_bridge.server.protocol.rpc import RpcConnection, answer
 from carla_bridge.server.world import World
 from tests.carla_bridge.server.rpc_calls import METHODS, call, value
 

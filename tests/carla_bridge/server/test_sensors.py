@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carla_bridge.server.actors import Sensor
-from carla_bridge.server.blueprints import LIBRARY
-from carla_bridge.server.poses import Pose
-from carla_bridge.server.sensors import EARTH_RADIUS_M, GeoReference
+from carla_bridge.server.actors.spawning import Sensor
+from carla_bridge.server.catalogue.blueprints import LIBRARY
+from carla_bridge.server.geometry.poses import Pose
+from carla_bridge.server.sensors.payloads import EARTH_RADIUS_M, GeoReference
 
 
 def inverse(latitude_deg: float, longitude_deg: float, reference: GeoReference) -> tuple[float, float]:

@@ -9,14 +9,14 @@ import pytest
 
 pytest.importorskip("carla")
 
-from carla_bridge.server.actor_mesh import actor_mesh
-from carla_bridge.server.actors import make_actor
-from carla_bridge.server.blueprints import LIBRARY
-from carla_bridge.server.looks import look
-from carla_bridge.server.polygons import Material
-from carla_bridge.server.poses import Pose
-from carla_bridge.server.scene import Lamp, RenderActor
-from carla_bridge.server.vehicle_shapes import Body, body_of
+from carla_bridge.server.actors.spawning import make_actor
+from carla_bridge.server.catalogue.blueprints import LIBRARY
+from carla_bridge.server.geometry.polygons import Material
+from carla_bridge.server.geometry.poses import Pose
+from carla_bridge.server.geometry.scene import Lamp, RenderActor
+from carla_bridge.server.rendering.actor_mesh import actor_mesh
+from carla_bridge.server.rendering.looks import look
+from carla_bridge.server.rendering.vehicle_shapes import Body, body_of
 
 pytestmark = pytest.mark.carla
 

@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 
 from carla_bridge.processes import ManagedProcess, child_environment, free_ports, wait_for_port
-from carla_bridge.server.arguments import RpcError
+from carla_bridge.server.actors.signals import SignalControl, TrafficLight
+from carla_bridge.server.geometry.poses import Pose
+from carla_bridge.server.geometry.scene import LampColor, SignalKind
 from carla_bridge.server.handlers import all_methods
-from carla_bridge.server.poses import Pose
-from carla_bridge.server.road_signals import LaneStop, Post, SignalSpec
-from carla_bridge.server.rpc import answer
-from carla_bridge.server.scene import LampColor, SignalKind
-from carla_bridge.server.signals import SignalControl, TrafficLight, place_signals
-from carla_bridge.server.wire import TrafficLightState
+from carla_bridge.server.protocol.arguments import RpcError
+from carla_bridge.server.protocol.rpc import answer
+from carla_bridge.server.protocol.wire import TrafficLightState
+from carla_bridge.server.town.road_signals import LaneStop, Post, SignalSpec
+from carla_bridge.server.world import place_signals
 
 SCRIPTS = Path(__file__).parent / "client_scripts"
 GREEN, YELLOW, RED = TrafficLightState.GREEN, TrafficLightState.YELLOW, TrafficLightState.RED
@@ -182,8 +183,8 @@ def test_vehicle_on_a_bridge_above_a_light_does_not_meet_it(lit: Any) -> None:
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the client saw in the shipped town's roads, with signals added."""
     pytest.importorskip("carla", reason="needs the carla client library")
-    from carla_bridge.server.opendrive_signals import with_signals
-    from carla_bridge.server.town_library import SHIPPED_FOLDER
+    from carla_bridge.server.town.opendrive_signals import with_signals
+    from carla_bridge.server.town.town_library import SHIPPED_FOLDER
 
     folder = tmp_path_factory.mktemp("signals")
     roads = (SHIPPED_FOLDER / "Wamtown01.xodr").read_text(encoding="utf-8")

@@ -6,9 +6,10 @@ import random
 
 import pytest
 
-from carla_bridge.server.actors import Vehicle, make_actor
-from carla_bridge.server.poses import Pose
-from carla_bridge.server.speed_limits import DEFAULT_KMH, SpeedLimits
+from carla_bridge.server.actors.spawning import make_actor
+from carla_bridge.server.actors.speed_limits import DEFAULT_KMH, SpeedLimits
+from carla_bridge.server.actors.vehicle import Vehicle
+from carla_bridge.server.geometry.poses import Pose
 
 FILE = """<OpenDRIVE>
 <road id="1"><type s="0" type="town"><speed max="40" unit="km/h"/></type>

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from carla_bridge.server import streams
-from carla_bridge.server.streams import StreamHub
+from carla_bridge.server.protocol import streams
+from carla_bridge.server.protocol.streams import StreamHub
 
 PAYLOAD = bytes(1 << 20)
 

@@ -11,13 +11,14 @@ pytest.importorskip("carla", reason="needs the carla client library")
 import carla
 
 from benchmarks.traffic_watch import DT_S, Judge, build_world
-from carla_bridge.server.actors import Vehicle, Walker
-from carla_bridge.server.arguments import RpcError
-from carla_bridge.server.poses import Pose
-from carla_bridge.server.scene import Lamp
-from carla_bridge.server.signals import StopSign, TrafficLight
-from carla_bridge.server.town import Town
-from carla_bridge.server.wire import TrafficLightState
+from carla_bridge.server.actors.signals import StopSign, TrafficLight
+from carla_bridge.server.actors.vehicle import Vehicle
+from carla_bridge.server.actors.walker import Walker
+from carla_bridge.server.geometry.poses import Pose
+from carla_bridge.server.geometry.scene import Lamp
+from carla_bridge.server.protocol.arguments import RpcError
+from carla_bridge.server.protocol.wire import TrafficLightState
+from carla_bridge.server.town.town import Town
 from carla_bridge.server.world import World
 
 SERVER = ["driver", 3, "server"]

@@ -13,8 +13,8 @@ from shapely import affinity
 from shapely.geometry import LineString, Polygon, box
 
 pytest.importorskip("carla", reason="needs the carla client library")
-from carla_bridge.server.scene import SignalKind
-from carla_bridge.server.town import Town
+from carla_bridge.server.geometry.scene import SignalKind
+from carla_bridge.server.town.town import Town
 from carla_bridge.server.traffic.footpaths import Footpaths, read_footpaths
 from carla_bridge.server.traffic.network import ARC, CLEARANCE_M, COS, LIMIT, SIN, RoadNetwork, with_directions
 from carla_bridge.server.traffic.routes import Route

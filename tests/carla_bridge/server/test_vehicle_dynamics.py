@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carla_bridge.server.blueprints import LIBRARY
-from carla_bridge.server.motion import Motion, Pedals, Surface
-from carla_bridge.server.vehicle_dynamics import advance
-from carla_bridge.server.vehicle_model import VehicleModel, model_for
+from carla_bridge.server.catalogue.blueprints import LIBRARY
+from carla_bridge.server.dynamics.motion import Motion, Pedals, Surface
+from carla_bridge.server.dynamics.vehicle_dynamics import advance
+from carla_bridge.server.dynamics.vehicle_model import VehicleModel, model_for
 
 MODEL = VehicleModel()
 DT_S = 0.05

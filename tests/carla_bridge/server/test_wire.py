@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from carla_bridge.server import wire
-from carla_bridge.server.wire import SensorType, TrafficLightState
+from carla_bridge.server.protocol import wire
+from carla_bridge.server.protocol.wire import SensorType, TrafficLightState
 
 ONE, TWO, HALF = "0000803f", "00000040", "0000003f"  # float32 1, 2, 0.5
 ZERO4 = "00000000"

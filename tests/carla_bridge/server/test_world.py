@@ -13,14 +13,16 @@ import msgpack
 import numpy as np
 import pytest
 
-from carla_bridge.server.ackermann import AckermannTarget
-from carla_bridge.server.actors import Sensor, Vehicle, Walker
-from carla_bridge.server.arguments import RpcError
-from carla_bridge.server.looks import bodies
-from carla_bridge.server.motion import Pedals
-from carla_bridge.server.poses import Pose
-from carla_bridge.server.scene import BoxKind, Lamp, StaticBox
-from carla_bridge.server.town_renderers import TownRenderers, laying_out
+from carla_bridge.server.actors.spawning import Sensor
+from carla_bridge.server.actors.vehicle import Vehicle
+from carla_bridge.server.actors.walker import Walker
+from carla_bridge.server.dynamics.ackermann import AckermannTarget
+from carla_bridge.server.dynamics.motion import Pedals
+from carla_bridge.server.geometry.poses import Pose
+from carla_bridge.server.geometry.scene import BoxKind, Lamp, StaticBox
+from carla_bridge.server.protocol.arguments import RpcError
+from carla_bridge.server.rendering.looks import bodies
+from carla_bridge.server.rendering.town_renderers import TownRenderers, laying_out
 from carla_bridge.server.weather import CLEAR_NOON, Weather
 from carla_bridge.server.world import World
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from carla_bridge.server.labels import Label
+from carla_bridge.server.sensors.labels import Label
 
 REFUSED = {
     "get_bones", "get_bone_names", "get_component_names", "depth camera", "walker controller",

@@ -1,0 +1,373 @@
+"""The simulation as the bridge sees it: one ego vehicle with sensors, moved tick by tick through the `carla` library.
+
+Works the same against CARLA 0.9.16 and against the embedded server. Everything that leaves this module is REP-103; the
+library's left-handed numbers end here. The tick is synchronous and exact: it returns when every sensor that is due for
+the new frame has delivered precisely that frame.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, TypeVar
+
+import carla
+import numpy as np
+
+from carla_bridge.client.measurements import (
+    SimulationFrame,
+    Stream,
+    camera_frame_from_carla,
+    collision_from_carla,
+    ego_state_from_carla,
+    gnss_from_carla,
+    imu_from_carla,
+)
+from carla_bridge.client.server_watch import Fault, Watchdog, no_fault
+from carla_bridge.client.surroundings import Surroundings, SurroundingsReader
+from carla_bridge.client.vehicle_control import HOLD, PedalMap, to_pedals
+from wamdiff2_core.config import CameraSpec
+from wamdiff2_core.errors import InfrastructureError, UserError
+from wamdiff2_core.frames import (
+    flip_y,
+    pose_to_carla,
+    rotation,
+    rotation_to_carla,
+)
+from wamdiff2_core.types import Pose2D, VehicleCommand
+
+LOG = logging.getLogger(__name__)
+T = TypeVar("T")
+EGO_BLUEPRINT = "vehicle.lincoln.mkz_2020"
+LOST_TIMEOUT_S = 1.0  # for putting back a server that does not answer
+WARM_UP_TICKS = 10  # sensors come alive within a few ticks: the start is at a multiple of this many
+# CARLA refuses to spawn a vehicle that touches the ground; the embedded server has no such trouble.
+SPAWN_LIFTS_M = (0.0, 0.2, 0.5)
+
+
+@dataclass(frozen=True)
+class CameraMount:
+    """A camera on the ego vehicle, and every how many ticks it takes a picture."""
+
+    spec: CameraSpec = field(default_factory=CameraSpec)
+    every_ticks: int = 5
+
+
+class Simulation:
+    """Owns the connection, the tick, the ego vehicle and its sensors. A context manager: leaving it puts the server
+    back as it was.
+
+    Attributes:
+        map: the server's `carla.Map`.
+        pedal_map: how the ego vehicle answers its pedals.
+    """
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 2000,
+        *,
+        ego_pose: Pose2D,
+        cameras: Sequence[CameraMount] = (CameraMount(),),
+        town: str | None = None,
+        inertial: bool = True,
+        fixed_delta_s: float = 0.05,
+        timeout_s: float = 20.0,
+        blueprint: str = EGO_BLUEPRINT,
+        fault: Fault = no_fault,
+        fresh: bool = False,
+    ) -> None:
+        """Connect, load the town, spawn the ego vehicle and its sensors, and tick until every camera has fired once.
+
+        The ego vehicle stands with the brake on until it is told otherwise.
+
+        Args:
+            host, port: of the server.
+            ego_pose: where to spawn, `map_from_base`.
+            cameras: the rig of the planner, and any further cameras, as for a video.
+            town: name of a town to load when the server has another one open; None keeps what is there.
+            inertial: also mount IMU and GNSS.
+            fixed_delta_s: simulated time of a tick.
+            timeout_s: limit for every call and for every tick, wall clock.
+            blueprint: kind of the ego vehicle.
+            fault: what is known about the server's failure, for one that this process has started: its end is noticed
+                within a quarter of a second, and not waited for until `timeout_s`.
+            fresh: load the town even if it is open, and be done a fixed number of ticks after that, so that lights,
+                weather and traffic are the same on every start.
+
+        Raises:
+            InfrastructureError: no server there, or it failed on the way.
+            UserError: no such town or blueprint, or the pose is taken.
+        """
+        self._timeout_s = timeout_s
+        self._fixed_delta_s = fixed_delta_s
+        self._fault = fault
+        self._watchdog = Watchdog(fault)
+        self._actors: list[Any] = []
+        self._streams: dict[str, Stream] = {}
+        self._original_settings: Any = None
+        self._world: Any = None
+        self._lost = False  # whether a call has failed, as to a server that hangs
+        self._closed = False
+        try:
+            self.call(lambda: self._connect(host, port, town), f"connecting to the CARLA server at {host}:{port}")
+            self.call(self._synchronise, "world.apply_settings")
+            if fresh:
+                self.call(self._reload, "client.load_world")
+            self.call(lambda: self._spawn_ego(ego_pose, blueprint), "spawning the ego vehicle")
+            self._reader = SurroundingsReader(self._world, self.map, self.ego_id)
+            self._mount_sensors(cameras, inertial)
+            self._warm_up(max((mount.every_ticks for mount in cameras), default=1))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def world(self) -> Any:
+        """The `carla.World`, for what this class does not do."""
+        return self._world
+
+    @property
+    def client(self) -> Any:
+        """The `carla.Client`, for batches of commands."""
+        return self._client
+
+    @property
+    def ego_id(self) -> int:
+        """Actor id of the ego vehicle."""
+        return int(self._ego.id)
+
+    def apply(self, command: VehicleCommand) -> None:
+        """Set the ego vehicle's controls for the next ticks."""
+        pedals = to_pedals(command, self.pedal_map)
+        self._ego.apply_control(carla.VehicleControl(throttle=pedals.throttle, steer=pedals.steer, brake=pedals.brake))
+
+    def place_ego(self, pose: Pose2D, speed_mps: float = 0.0) -> None:
+        """Put the ego vehicle somewhere else, driving straight on at a speed, from the next tick on."""
+        self._ego.apply_control(carla.VehicleControl())
+        self._ego.set_transform(self._transform(pose, self._lift_m))
+        vx, vy = flip_y(rotation(pose.yaw_rad) @ [speed_mps, 0.0])
+        self._ego.set_target_velocity(carla.Vector3D(float(vx), float(vy), 0.0))
+
+    def tick(self) -> SimulationFrame:
+        """Move the world on by one step.
+
+        Raises:
+            InfrastructureError: the server or a sensor did not answer in time.
+        """
+        deadline = time.monotonic() + self._timeout_s
+        frame = self._move_on()
+        snapshot = self._world.get_snapshot()
+        if snapshot.frame != frame:
+            raise InfrastructureError(f"snapshot: expected frame {frame}, got {snapshot.frame}; another client ticks")
+        actor = snapshot.find(self._ego.id)
+        if actor is None:
+            raise InfrastructureError(f"frame {frame}: the ego vehicle is gone")
+        stamp_ns = round(snapshot.timestamp.elapsed_seconds * 1e9)
+        taken = {name: stream.take(frame, deadline) for name, stream in self._streams.items() if name != "collision"}
+        return SimulationFrame(
+            frame=frame,
+            stamp_ns=stamp_ns,
+            ego=ego_state_from_carla(actor, stamp_ns),
+            images={
+                name: camera_frame_from_carla(name, taken[name], stamp_ns)
+                for name in self._cameras
+                if taken[name] is not None
+            },
+            imu=imu_from_carla(taken["imu"]) if "imu" in taken else None,
+            gnss=gnss_from_carla(taken["gnss"]) if "gnss" in taken else None,
+            collisions=tuple(collision_from_carla(event) for event in self._streams["collision"].drain()),
+        )
+
+    def set_weather(self, values: Mapping[str, float]) -> None:
+        """Set the weather from the next tick on.
+
+        Args:
+            values: fields of `carla.WeatherParameters`; all others are as on a clear day, with the sun 70 degrees high
+                and half the sky clouded, which is what Bench2Drive's routes without weather have.
+        """
+        weather = carla.WeatherParameters(sun_altitude_angle=70.0, cloudiness=50.0)
+        for name, value in values.items():
+            setattr(weather, name, value)
+        self.call(lambda: self._world.set_weather(weather), "world.set_weather")
+
+    def speed_limit_mps(self) -> float:
+        """Speed limit where the ego vehicle is; 0 when none is known."""
+        return float(self._ego.get_speed_limit()) / 3.6
+
+    def call(self, function: Callable[[], T], what: str, timeout_s: float = math.inf) -> T:
+        """The result of a call that waits for the server; each is short, so that few are left behind by Ctrl-C.
+
+        Args:
+            function: calls the library.
+            what: names it in messages.
+            timeout_s: wall clock; by default the library's own limit holds.
+
+        Raises:
+            InfrastructureError: it failed, it did not come back in time, or the server has ended.
+        """
+        try:
+            return self._watchdog.call(function, what, timeout_s)
+        except InfrastructureError:
+            self._lost = True
+            raise
+
+    def surroundings(self) -> Surroundings:
+        """Everything around the ego vehicle at the last tick: privileged, not for planners."""
+        return self.call(lambda: self._reader.read(self._world.get_snapshot()), "reading the surroundings")
+
+    def close(self) -> None:
+        """Destroy what was spawned and restore the server's settings. Never raises; safe to call twice."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            # What a call that Ctrl-C left behind has spawned is known once it is back.
+            lost = self._lost or not self._watchdog.idle(LOST_TIMEOUT_S)
+            if lost and self._original_settings is not None:
+                self._client.set_timeout(LOST_TIMEOUT_S)
+            for actor in reversed(self._actors):
+                if hasattr(actor, "stop"):
+                    actor.stop()
+                if self._fault():
+                    continue  # it went with the server
+                # The library logs a time-out here instead of raising it.
+                if not actor.destroy() and lost:
+                    raise RuntimeError(f"actor {actor.id} was not destroyed")
+            if self._original_settings is not None and not self._fault():
+                self._world.apply_settings(self._original_settings)
+        except RuntimeError as error:
+            # Each further call to a lost server would wait for its own time-out.
+            LOG.warning("the server was not put back as it was: %s", error)
+        self._actors.clear()
+        self._streams.clear()
+        self._original_settings = None
+        self._watchdog.stop()
+
+    def __enter__(self) -> Simulation:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _move_on(self) -> int:
+        # The library's own limit comes first; the watchdog's is for waits inside the library that have none.
+        return self.call(lambda: self._world.tick(self._timeout_s), "world.tick", self._timeout_s + 5.0)
+
+    def _connect(self, host: str, port: int, town: str | None) -> None:
+        self._client = carla.Client(host, port, worker_threads=4)
+        self._client.set_timeout(self._timeout_s)
+        # This one call keeps the interpreter's lock, so nothing is noticed before it comes back.
+        self._world = self._client.get_world()
+        if town is not None and _short(self._world.get_map().name) != _short(town):
+            self._load(town)
+        self.map = self._world.get_map()
+
+    def _synchronise(self) -> None:
+        settings = self._world.get_settings()
+        self._original_settings = self._world.get_settings()
+        settings.synchronous_mode = True
+        settings.fixed_delta_seconds = self._fixed_delta_s
+        self._world.apply_settings(settings)
+
+    def _reload(self) -> None:
+        """Begin the town anew; time stands still meanwhile, as the settings are kept."""
+        self._world = self._client.load_world(_short(self.map.name), False)
+        self.map = self._world.get_map()
+
+    def _load(self, town: str) -> None:
+        known = sorted({_short(name) for name in self._client.get_available_maps()})
+        if _short(town) not in known:
+            raise UserError("town", "one of the server's towns (" + ", ".join(known) + ")", town)
+        self._world = self._client.load_world(_short(town))
+
+    def _transform(self, pose: Pose2D, lift_m: float) -> Any:
+        x, y, yaw = pose_to_carla(pose)
+        ground = self.map.get_waypoint(carla.Location(x, y, 0.0))
+        z = ground.transform.location.z if ground is not None else 0.0
+        return carla.Transform(carla.Location(x, y, z + lift_m), carla.Rotation(yaw=yaw))
+
+    def _spawn_ego(self, pose: Pose2D, blueprint: str) -> None:
+        library = self._world.get_blueprint_library()
+        try:
+            description = library.find(blueprint)
+        except (IndexError, RuntimeError):
+            raise UserError("ego blueprint", "a vehicle of the server", blueprint) from None
+        description.set_attribute("role_name", "hero")
+        for lift_m in SPAWN_LIFTS_M:
+            self._ego = self._world.try_spawn_actor(description, self._transform(pose, lift_m))
+            if self._ego is not None:
+                self._lift_m = lift_m
+                self._actors.append(self._ego)
+                break
+        else:
+            raise UserError("ego pose", "a free place", pose, "another vehicle may stand there")
+        steering = max(wheel.max_steer_angle for wheel in self._ego.get_physics_control().wheels)
+        self.pedal_map = PedalMap(max_steer_rad=float(np.deg2rad(steering)))
+        self.apply(HOLD)
+
+    def _mount_sensors(self, cameras: Sequence[CameraMount], inertial: bool) -> None:
+        self._cameras = {mount.spec.name: mount for mount in cameras}
+        if len(self._cameras) != len(cameras):
+            raise UserError("cameras", "distinct names", [mount.spec.name for mount in cameras])
+        for name, mount in self._cameras.items():
+            spec = mount.spec
+            pitch, yaw, roll = rotation_to_carla(spec.roll_deg, spec.pitch_deg, spec.yaw_deg)
+            x, y, z = flip_y(np.array([spec.x_m, spec.y_m, spec.z_m]))
+            attributes = {
+                "image_size_x": str(spec.width_px), "image_size_y": str(spec.height_px), "fov": str(spec.hfov_deg),
+                "sensor_tick": str(self._fixed_delta_s * mount.every_ticks if mount.every_ticks > 1 else 0.0),
+            }
+            transform = carla.Transform(carla.Location(float(x), float(y), float(z)), carla.Rotation(pitch, yaw, roll))
+            self._mount(name, "sensor.camera.rgb", transform, attributes, mount.every_ticks)
+        if inertial:
+            self._mount("imu", "sensor.other.imu", carla.Transform())
+            self._mount("gnss", "sensor.other.gnss", carla.Transform())
+        self._mount("collision", "sensor.other.collision", carla.Transform())
+
+    def _mount(
+        self, name: str, blueprint: str, transform: Any, attributes: dict[str, str] | None = None, period: int = 1
+    ) -> None:
+        def mount() -> None:
+            description = self._world.get_blueprint_library().find(blueprint)
+            for key, value in (attributes or {}).items():
+                description.set_attribute(key, value)
+            actor = self._world.spawn_actor(description, transform, attach_to=self._ego)
+            self._actors.append(actor)
+            self._streams[name] = Stream(name, actor, period, self._fault)
+
+        self.call(mount, f"mounting sensor {name}")
+
+    def _warm_up(self, longest_period: int) -> None:
+        """Tick until subscriptions are live and the phase of every paced camera is known."""
+        paced = [self._streams[name] for name in self._cameras]
+        steady = [name for name, stream in self._streams.items() if name != "collision" and stream.period == 1]
+        deadline = time.monotonic() + self._timeout_s
+        ticks = 0
+        while True:
+            frame = self._move_on()
+            ticks += 1
+            known = [stream.learn_phase(0.2) for stream in paced]
+            live = all(self._arrived(name, frame) for name in steady)
+            if all(known) and live and ticks % WARM_UP_TICKS == 0:
+                return
+            if time.monotonic() > deadline and ticks > longest_period:
+                silent = [stream.name for stream, ok in zip(paced, known, strict=True) if not ok]
+                raise InfrastructureError(f"sensors gave nothing within {self._timeout_s:g} s: {silent or steady}")
+
+    def _arrived(self, name: str, frame: int) -> bool:
+        try:
+            self._streams[name].take(frame, time.monotonic() + 0.2)
+        except InfrastructureError:
+            return False
+        return True
+
+
+def _short(map_name: str) -> str:
+    return map_name.rsplit("/", 1)[-1]

@@ -1,0 +1,1 @@
+"""What lives in the world, one state each: vehicles, walkers, props, sensors, signals."""

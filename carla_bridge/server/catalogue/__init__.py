@@ -1,0 +1,1 @@
+"""What can be spawned: blueprints of vehicles, walkers, props and sensors, with their attributes."""

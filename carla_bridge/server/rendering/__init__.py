@@ -1,0 +1,1 @@
+"""Pictures: polygons of ground, actors and signals, projected, lit and painted."""

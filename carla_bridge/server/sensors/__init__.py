@@ -1,0 +1,1 @@
+"""What sensors measure, when, and the bytes it is sent as; cameras are in `rendering`."""

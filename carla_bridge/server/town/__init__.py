@@ -1,0 +1,1 @@
+"""A town from its OpenDRIVE: lanes, ground, junctions, bridges, signals, scenery."""
