@@ -12,9 +12,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from carla_bridge.server.actors.actor import Actor
+from carla_bridge.server.actors.signals import SignalControl
 from carla_bridge.server.actors.spawning import SPECTATOR, Sensor, has_stream, make_actor
 from carla_bridge.server.actors.speed_limits import SpeedLimits
 from carla_bridge.server.contact.contacts import Hit
@@ -31,9 +32,6 @@ from carla_bridge.server.sensors import sensing
 from carla_bridge.server.sensors.payloads import GeoReference
 from carla_bridge.server.sensors.ray_scene import RayScene, RayScenery
 from carla_bridge.server.weather import CLEAR_NOON, Weather
-
-if TYPE_CHECKING:
-    from carla_bridge.server.actors.signals import SignalControl
 
 DEFAULT_DELTA_S = 0.05
 FRESH_GRAVES = 256  # destroyed actors that are kept as they were
