@@ -22,9 +22,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from carla_bridge.agent_server import command as agent_command
+from carla_bridge.agent_server import protocol
 from carla_bridge.agent_server.server import AgentServer
-from carla_bridge.agent_server.server import command as agent_command
-from carla_bridge.agent_server.server import protocol as protocol
 from wamdiff2_core.planner import RandomPlanner
 
 pytest.importorskip("carla", reason="the agent file needs the carla client library")
