@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from carla_bridge.routes import route_planner
+from carla_bridge.routes import ROUTES_FOLDER, route_planner
 from carla_bridge.routes.global_plan import route_from_global_plan
 from carla_bridge.routes.leaderboard_plan import road_options
 from carla_bridge.routes.route_file import load_routes
@@ -71,9 +71,9 @@ def test_points_that_repeat_or_step_back_are_left_out() -> None:
 @pytest.mark.carla
 def test_it_undoes_what_the_leaderboard_does_to_a_planned_route() -> None:
     carla = pytest.importorskip("carla", reason="needs the carla client library")
-    town = Path(route_planner.__file__).parent / "server" / "towns" / "Wamtown01.xodr"
+    town = Path(route_planner.__file__).parents[1] / "server" / "towns" / "Wamtown01.xodr"
     planner = route_planner.RoutePlanner(carla.Map("Wamtown01", town.read_text()))
-    for spec in load_routes(Path(route_planner.__file__).parent / "routes" / "demo.xml"):
+    for spec in load_routes(ROUTES_FOLDER / "demo.xml"):
         planned = planner.plan(spec)
         options = [int(option) for option in road_options(planned)]
         positions = np.column_stack([flip_y(planned.xy_m), planned.z_m])[: len(options)]
