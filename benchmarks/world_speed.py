@@ -3,10 +3,12 @@
     python -m benchmarks.world_speed                      real-time factors
     python -m benchmarks.world_speed --client             also through a server process and a real client
     python -m benchmarks.world_speed --json               the same, for programs
-    python -m benchmarks.world_speed --hours 2            simulates 2 hours; exit 1 when memory grows by 2 % or more
+    python -m benchmarks.world_speed --hours 2            simulates 2 hours in a server process, for a client with a
+                                                          camera; exit 1 when its memory grows by more than 2 %
 
-The world runs in this process, without sockets; a camera's picture is taken and thrown away. Vehicles follow lanes by a
-pilot of this file, whose time does not count. A real-time factor of 3 means: 3 simulated seconds in one second.
+Without `--client` and `--hours`, the world runs in this process, without sockets; a camera's picture is taken and thrown
+away. Vehicles follow lanes by a pilot of this file, whose time does not count. A real-time factor of 3 means: 3
+simulated seconds in one second.
 """
 
 from __future__ import annotations
@@ -17,16 +19,14 @@ import math
 import os
 import platform
 import random
-import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from benchmarks.client_speed import measure_client
+from benchmarks.world_memory import SAMPLE_S, SHORTEST_RUN_SAMPLES, growth, long_run
 from carla_bridge.server.actors.actor import Actor
 from carla_bridge.server.actors.vehicle import Vehicle
 from carla_bridge.server.actors.walker import Walker
@@ -39,8 +39,6 @@ from carla_bridge.server.world import World
 
 DT_S = 0.05
 GROWTH_LIMIT = 0.02
-SETTLING_SHARE = 0.1  # of a long run: caches fill in this part, memory is compared from its end on
-SAMPLE_S, SHORTEST_RUN_SAMPLES = 30.0, 8
 CARS = ("vehicle.audi.tt", "vehicle.tesla.model3", "vehicle.mercedes.sprinter", "vehicle.kawasaki.ninja")
 
 
@@ -192,32 +190,6 @@ def summary(load: str, times_s: list[float]) -> Speed:
     return Speed(load, round(median_ms, 3), round(1e3 * p99_s, 3), round(DT_S / mean_s, 2))
 
 
-def long_run(town: Town, hours: float, seed: int, rendering: bool = True) -> Iterator[tuple[float, float]]:
-    """Simulate, with actors spawned and destroyed all the time; yields (simulated seconds, resident megabytes)."""
-    load = Load("long run", 15, 5, int(rendering), 64, 32)
-    world = build_world(town, seed, rendering)
-    actors, pilot, chooser = populate(world, load, seed), Pilot(town, seed), random.Random(seed)
-    for tick in range(1, round(hours * 3600 / DT_S) + 1):
-        if tick % 4 == 0:
-            pilot.steer(actors)
-        if tick % 20 == 0 and len(actors) > 10:  # the first one carries the sensors
-            world.destroy(actors.pop(chooser.randrange(1, len(actors))).id)
-        if tick % 10 == 0 and len(actors) < load.vehicles + load.walkers:
-            fresh = spawn_one(world, chooser, walker=chooser.random() < 0.25)
-            actors += [fresh] if fresh is not None else []
-        world.step(DT_S)
-        if tick % round(SAMPLE_S / DT_S) == 0:
-            yield tick * DT_S, resident_mb()
-
-
-def resident_mb() -> float:
-    """Memory of this process that is in use now; where the system does not say, the most it ever was."""
-    status = Path("/proc/self/statm")
-    if status.exists():
-        return int(status.read_text().split()[1]) * resource.getpagesize() / 2**20
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
-
-
 def machine() -> dict[str, str]:
     """Where and at which commit this was measured."""
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
@@ -238,11 +210,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
-    town = Town.load(options.town)
     if options.hours is not None:
         if options.hours * 3600 < SHORTEST_RUN_SAMPLES * SAMPLE_S:
             parser.error(f"--hours: expected at least {SHORTEST_RUN_SAMPLES * SAMPLE_S / 3600:.2f}")
-        return watch_memory(town, options.hours, options.seed, options.json)
+        return watch_memory(options.town, options.hours, options.seed, options.json)
+    town = Town.load(options.town)
     speeds = [measure(town, load, options.seconds, options.seed) for load in LOADS]
     if options.client:
         times_s = measure_client(options.town, 15, 5, options.seconds)
@@ -259,18 +231,8 @@ def main() -> int:
     return 0
 
 
-def growth(samples_mb: list[float]) -> tuple[float, float, float]:
-    """Highest memory after settling and at the end, and by what share it grew.
-
-    Caches fill and are emptied all the time, so two windows of a quarter of the run are compared, not two moments.
-    """
-    first, window = int(SETTLING_SHARE * len(samples_mb)), max(1, len(samples_mb) // 4)
-    settled, end = max(samples_mb[first : first + window]), max(samples_mb[-window:])
-    return settled, end, end / settled - 1
-
-
-def watch_memory(town: Town, hours: float, seed: int, as_json: bool) -> int:
-    """Simulate and compare memory; 1 when it grew too much."""
+def watch_memory(town: str, hours: float, seed: int, as_json: bool) -> int:
+    """Simulate and compare the server's memory; 1 when it grew too much."""
     samples_mb, simulated_s, started = [], 0.0, time.perf_counter()
     for simulated_s, now_mb in long_run(town, hours, seed):
         samples_mb.append(now_mb)
@@ -282,10 +244,10 @@ def watch_memory(town: Town, hours: float, seed: int, as_json: bool) -> int:
         "settled_mb": round(settled_mb, 1), "end_mb": round(end_mb, 1), "growth": round(grown, 4),
     }  # fmt: skip
     if as_json:
-        print(json.dumps({**machine(), "town": town.name, **figures}, indent=1))
+        print(json.dumps({**machine(), "town": town, **figures}, indent=1))
     else:
-        print(", ".join(f"{name} {value}" for name, value in figures.items()))
-    return 0 if grown < GROWTH_LIMIT else 1
+        print(", ".join([*machine().values(), *(f"{name} {value}" for name, value in figures.items())]))
+    return 0 if grown <= GROWTH_LIMIT else 1
 
 
 if __name__ == "__main__":
