@@ -6,9 +6,9 @@
     python -m benchmarks.world_speed --hours 2            simulates 2 hours in a server process, for a client with a
                                                           camera; exit 1 when its memory grows by more than 2 %
 
-Without `--client` and `--hours`, the world runs in this process, without sockets; a camera's picture is taken and thrown
-away. Vehicles follow lanes by a pilot of this file, whose time does not count. A real-time factor of 3 means: 3
-simulated seconds in one second.
+Without `--client` and `--hours`, the world runs in this process, without sockets; a picture is taken and thrown away.
+Vehicles follow lanes by a pilot of this file, whose time does not count. A real-time factor of 3 means: 3 simulated
+seconds in one second.
 """
 
 from __future__ import annotations

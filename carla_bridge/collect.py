@@ -117,11 +117,13 @@ def driven_episode(
 ) -> Iterator[Record]:
     """The expert drives one random stretch under noise; every picture gives a sample.
 
-    The episode begins on a tick with a picture and ends on one, so it does not depend on the one before. A start at
-    rest stands with the brake on until its first picture: a drive begins so.
+    The episode begins on a tick with a picture and ends on one, and begins the cycles of all traffic lights anew, so it
+    does not depend on the one before. A start at rest stands with the brake on until its first picture: a drive begins
+    so.
     """
     driver = drivers[rng.integers(len(drivers))]
     start = sample_state(driver.route, driver.expert, rng)
+    simulation.call(simulation.world.reset_all_traffic_lights, "world.reset_all_traffic_lights")
     simulation.place_ego(start.map_from_base, start.speed_mps)
     controller, noise = Controller(), NoiseBursts(rng)
     near_m, pictures, ticks = start.progress_m, 0, 0

@@ -150,6 +150,7 @@ class Simulation:
         """Put the ego vehicle somewhere else, driving straight on at a speed, from the next tick on."""
         self._ego.apply_control(carla.VehicleControl())
         self._ego.set_transform(self._transform(pose, self._lift_m))
+        self._ego.set_target_angular_velocity(carla.Vector3D())
         vx, vy = flip_y(rotation(pose.yaw_rad) @ [speed_mps, 0.0])
         self._ego.set_target_velocity(carla.Vector3D(float(vx), float(vy), 0.0))
 

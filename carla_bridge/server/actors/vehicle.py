@@ -64,8 +64,10 @@ class Vehicle(Actor):
         return wire.vehicle_detail(self.control(), self.speed_limit_kmh, self.light)
 
     def place(self, pose: Pose) -> None:
+        """Teleport: velocities stay, as in CARLA; wheels, motor and brakes start at rest, whatever was done before."""
         super().place(pose)
         self._slope_rad = 0.0
+        self.motion.steer_rad = self.motion.drive_mps2 = self.motion.brake_mps2 = 0.0
         self._motion_from_pose()
 
     def set_velocity(self, velocity: Vector) -> None:

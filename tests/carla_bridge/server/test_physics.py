@@ -395,3 +395,20 @@ def test_angles_of_full_turns_are_none(turns: float) -> None:
         stage.run(DT_S)
         assert (car.pose.pitch, car.pose.yaw, car.pose.roll) == pytest.approx((0.0, -90.0, 0.0))
         assert car.angular_velocity == (0.0, 0.0, 0.0)
+
+
+def test_a_vehicle_placed_anew_drives_on_as_a_new_one_whatever_it_did_before() -> None:
+    stage = Stage()
+    used, fresh = stage.car(0.0, speed=12.0), stage.car(500.0, 0.0)
+    used.pedals = Pedals(throttle=0.3, steer=0.8, brake=0.9)
+    stage.run(0.3)
+    used.place(Pose(0.0, 0.0, 0.0))
+    used.set_yaw_rate(0.0)
+    for car in (used, fresh):
+        car.set_velocity((8.0, 0.0, 0.0))
+        car.pedals = Pedals(throttle=0.5)
+    stage.run(0.5)
+    assert (used.motion.x_m, used.motion.speed_mps) == pytest.approx(
+        (fresh.motion.x_m - 500.0, fresh.motion.speed_mps), abs=1e-9
+    )
+    assert (used.motion.y_m, used.motion.yaw_rad, used.motion.sliding) == (0.0, 0.0, False)
