@@ -26,7 +26,7 @@ from carla_bridge.server.dynamics.collisions import overlap
 from carla_bridge.server.geometry.scene import SignalKind
 from carla_bridge.server.protocol.wire import TrafficLightState
 from carla_bridge.server.town.town import Town
-from carla_bridge.server.traffic.traffic import background
+from carla_bridge.server.traffic.traffic import Background
 from carla_bridge.server.world import World, place_signals
 
 DT_S = 0.05
@@ -167,9 +167,9 @@ def build_world(town: Town, vehicles: int, walkers: int, seed: int) -> World:
         Listeners("127.0.0.1", 2001),
         load_town=lambda name: town,
         parse_town=lambda name, text: town,
-        make_renderer=lambda town: None,  # type: ignore[arg-type,return-value]
+        make_renderer=lambda town, go_on: None,  # type: ignore[arg-type,return-value]
         make_signals=place_signals,
-        make_traffic=background(vehicles, walkers),
+        make_traffic=Background(vehicles, walkers).make,
         seed=seed,
     )
 

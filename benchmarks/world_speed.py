@@ -128,7 +128,7 @@ def build_world(town: Town, seed: int, rendering: bool) -> World:
         Listeners("127.0.0.1", 2001),
         load_town=lambda name: town,
         parse_town=lambda name, text: town,
-        make_renderer=Renderer if rendering else lambda town: None,  # type: ignore[arg-type,return-value]
+        make_renderer=Renderer if rendering else lambda town, go_on: None,  # type: ignore[arg-type,return-value]
         make_signals=place_signals,
         seed=seed,
     )
@@ -153,7 +153,7 @@ def populate(world: World, load: Load, seed: int) -> list[Actor]:
 
 def spawn_one(world: World, chooser: random.Random, walker: bool) -> Actor | None:
     """Try to put an actor at a random place; None where there is no room."""
-    (x, y, z), (_, yaw, _) = chooser.choice(world.spawn_transforms)
+    (x, y, z), (_, yaw, _) = chooser.choice(world.stage.spawn_transforms)
     heading, beside = math.radians(yaw), 4.5 if walker else 0.0
     along = chooser.uniform(-8.0, 8.0)
     x += along * math.cos(heading) - beside * math.sin(heading)

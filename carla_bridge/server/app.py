@@ -22,9 +22,11 @@ from carla_bridge.server.protocol.dialect import DEFAULT_VERSION, dialect_of
 from carla_bridge.server.protocol.doorkeeper import Doorkeeper
 from carla_bridge.server.protocol.rpc import RpcConnection
 from carla_bridge.server.protocol.streams import StreamHub
-from carla_bridge.server.rendering.town_renderers import RendererLike, TownLike
+from carla_bridge.server.protocol.worker import Worker
+from carla_bridge.server.rendering.town_renderers import MakeRenderer, RendererLike, TownLike
 from carla_bridge.server.town.town_library import TownLibrary
-from carla_bridge.server.traffic.traffic import background
+from carla_bridge.server.town.town_shelf import TownShelf
+from carla_bridge.server.traffic.traffic import Background
 from carla_bridge.server.world import World, place_signals
 from wamdiff2_core.errors import InfrastructureError, UserError
 
@@ -104,10 +106,11 @@ class EmbeddedServer:
         config: ServerConfig,
         *,
         make_town: Callable[[str], TownLike] | None = None,
-        make_renderer: Callable[[TownLike], RendererLike] | None = None,
+        make_renderer: MakeRenderer | None = None,
     ) -> None:
         self.config = config
         self._make_town, self._make_renderer = make_town or self._load_town, make_renderer or _load_renderer
+        self._shelf = TownShelf()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
@@ -158,11 +161,9 @@ class EmbeddedServer:
             self._thread.join(timeout=5.0)
 
     def _load_town(self, name: str) -> TownLike:
-        from carla_bridge.server.town.town import Town
-
         path = self.config.towns.find(name)
         try:
-            return Town.load(path)
+            return self._shelf.load(path)
         except UserError as error:
             if path == self.config.map_file:
                 raise UserError("--map", error.expected, f"{path}: {error.got}") from error
@@ -174,7 +175,7 @@ class EmbeddedServer:
         with contextlib.ExitStack() as sockets:
             # Both ports first: a taken one is told at once, not after the town is laid out.
             rpc_socket, stream_socket = (sockets.enter_context(_bind(config.host, config.port + i)) for i in (0, 1))
-            hub = StreamHub(config.host, config.port + 1)
+            hub, traffic = StreamHub(config.host, config.port + 1), Background(config.vehicles, config.walkers)
             self.world = world = World(
                 self._make_town(config.first_town),
                 hub,
@@ -182,14 +183,17 @@ class EmbeddedServer:
                 parse_town=_parse_town,
                 make_renderer=self._make_renderer,
                 make_signals=place_signals,
-                make_traffic=background(config.vehicles, config.walkers),
+                make_traffic=traffic.make,
+                prepare_traffic=traffic.prepare,
                 town_names=config.towns.names,
                 seed=config.seed,
                 dialect=dialect_of(config.dialect),
             )
-            table, callers = all_methods(), Doorkeeper()
+            table, callers, worker = all_methods(), Doorkeeper(), Worker("loading")
             with _port_errors(config.host, config.port):
-                rpc = await self._loop.create_server(lambda: RpcConnection(table, world, callers), sock=rpc_socket)
+                rpc = await self._loop.create_server(
+                    lambda: RpcConnection(table, world, callers, worker), sock=rpc_socket
+                )
                 streams = await self._loop.create_server(hub.protocol, sock=stream_socket)
             if threading.current_thread() is threading.main_thread():
                 for number in (signal.SIGTERM, signal.SIGINT):
@@ -241,6 +245,9 @@ async def _free_running(world: World) -> None:
         await asyncio.sleep(due - loop.time())
         if not world.settings.synchronous:
             try:
+                layout = world.awaited_layout()
+                if layout is not None:
+                    await asyncio.wait({asyncio.wrap_future(layout)})
                 world.step(world.delta_s)
             except Exception:  # one bad tick must not stop time
                 LOG.exception("tick %d failed", world.frame)
@@ -252,7 +259,7 @@ def _parse_town(name: str, opendrive: str) -> TownLike:
     return Town.from_opendrive(name, opendrive)
 
 
-def _load_renderer(town: TownLike) -> RendererLike:
+def _load_renderer(town: TownLike, go_on: Callable[[], None]) -> RendererLike:
     from carla_bridge.server.rendering.renderer import Renderer
 
-    return Renderer(town)
+    return Renderer(town, go_on)

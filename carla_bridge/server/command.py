@@ -37,7 +37,7 @@ def server(
     """Serve the embedded world to CARLA clients until Ctrl-C or SIGTERM."""
     from carla_bridge.processes import end_with_parent
     from carla_bridge.server.app import DEFAULT_TOWN, EmbeddedServer, ServerConfig
-    from carla_bridge.server.rendering.town_renderers import laying_out
+    from carla_bridge.server.protocol.worker import working
 
     if town is not None and map_file is not None:
         raise UserError("--map", "either --map or --town", f"--map {map_file} --town {town}")
@@ -45,7 +45,7 @@ def server(
         end_with_parent(with_parent)
     config = ServerConfig(port, host, town or DEFAULT_TOWN, map_file, maps, seed, dialect, vehicles, walkers)
     EmbeddedServer(config).run(lambda: announce(config))
-    if laying_out():
+    if working():
         # The map library aborts a process that ends while one of its calls is running: go without an orderly end.
         sys.stdout.flush()
         sys.stderr.flush()

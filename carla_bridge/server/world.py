@@ -10,6 +10,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Protocol
@@ -17,7 +18,6 @@ from typing import Protocol
 from carla_bridge.server.actors.actor import Actor
 from carla_bridge.server.actors.signals import SignalControl
 from carla_bridge.server.actors.spawning import SPECTATOR, Sensor, has_stream, make_actor
-from carla_bridge.server.actors.speed_limits import SpeedLimits
 from carla_bridge.server.contact.contacts import Hit
 from carla_bridge.server.contact.physics import Physics
 from carla_bridge.server.geometry.poses import Pose
@@ -27,10 +27,10 @@ from carla_bridge.server.protocol.arguments import RpcError
 from carla_bridge.server.protocol.dialect import DEFAULT_VERSION, DIALECTS, Dialect
 from carla_bridge.server.protocol.streams import StreamHub
 from carla_bridge.server.rendering import looks
-from carla_bridge.server.rendering.town_renderers import RendererLike, TownLike, TownRenderers
+from carla_bridge.server.rendering.town_renderers import MakeRenderer, RendererLike, TownLike, TownRenderers
 from carla_bridge.server.sensors import sensing
-from carla_bridge.server.sensors.payloads import GeoReference
-from carla_bridge.server.sensors.ray_scene import RayScene, RayScenery
+from carla_bridge.server.sensors.ray_scene import RayScene
+from carla_bridge.server.stage import Stage
 from carla_bridge.server.weather import CLEAR_NOON, Weather
 
 DEFAULT_DELTA_S = 0.05
@@ -68,10 +68,11 @@ class World:
     Args:
         town: where it all happens.
         hub: takes stream payloads.
-        load_town: makes a town from a name, for `load_world`.
-        parse_town: makes a town from a name and OpenDRIVE text, for `generate_opendrive_world`.
+        load_town: makes a town from a name, for `load_world`; in any thread.
+        parse_town: makes a town from a name and OpenDRIVE text, for `generate_opendrive_world`; in any thread.
         town_names: lists the towns that `load_town` knows.
-        make_renderer: builds the renderer of a town.
+        make_renderer: builds the renderer of a town, as `TownRenderers` wants it.
+        prepare_traffic: reads in any thread what `make_traffic` will need of a town.
         make_signals, make_traffic: called in this order at the start of an episode, when only the spectator is there;
             they may add actors and return what is to be stepped at the head of each tick.
         seed: of every random choice the world makes.
@@ -85,16 +86,17 @@ class World:
         *,
         load_town: Callable[[str], TownLike],
         parse_town: Callable[[str, str], TownLike],
-        make_renderer: Callable[[TownLike], RendererLike],
+        make_renderer: MakeRenderer,
         town_names: Callable[[], Sequence[str]] = tuple,
         make_signals: Callable[[World], SignalControl | None] = lambda world: None,
         make_traffic: Callable[[World], TrafficLike | None] = lambda world: None,
+        prepare_traffic: Callable[[TownLike], None] = lambda town: None,
         seed: int = 0,
         dialect: Dialect = DIALECTS[DEFAULT_VERSION],
     ) -> None:
         self.hub, self.seed, self.town_names, self.dialect = hub, seed, town_names, dialect
-        self.load_town, self.parse_town = load_town, parse_town
-        self._make_signals, self._make_traffic = make_signals, make_traffic
+        self._load_town, self._parse_town = load_town, parse_town
+        self._make_signals, self._make_traffic, self._prepare_traffic = make_signals, make_traffic, prepare_traffic
         self.signals: SignalControl | None = None
         self.traffic: TrafficLike | None = None
         self.frame, self.time_s, self.episode_id = 1, 0.0, 1
@@ -104,7 +106,7 @@ class World:
         self.tombstones: dict[int, Actor] = {}
         self._fresh_graves: deque[int] = deque()
         self._ghosts: dict[str, Actor] = {}
-        self.generated: TownLike | None = None
+        self.generated: Stage | None = None
         self.traffic_managers: dict[int, list] = {}
         self._next_actor_id = 1
         self.random = random.Random(seed)
@@ -113,8 +115,7 @@ class World:
         self._flags = wire.MAP_CHANGED
         self.spectator = self.add(Actor(self.take_id(), SPECTATOR, [0, SPECTATOR.id, []], Pose(z=20.0, pitch=-45.0)))
         self._renderers = TownRenderers(make_renderer)
-        self._enter(town)
-        self._renderers.enter(town)
+        self._enter(self._staged(town))
         self._renderers.current()
         hub.on_subscribe = self._on_subscribe
         self._populate()
@@ -122,29 +123,42 @@ class World:
 
     # --- episodes
 
-    def _enter(self, town: TownLike) -> None:
-        """Make a town the present one; when something in it cannot be read, the world stays as it is."""
-        physics = Physics(town.static_boxes, getattr(town, "ground_z_m", None))
-        rays = RayScenery(town.static_boxes, getattr(town, "ground_z_m", None))
-        road_at = getattr(town, "road_at", None)
-        speed_limits = SpeedLimits(town.opendrive, road_at) if road_at is not None else None
-        geo_reference = GeoReference.of(town.opendrive)
-        spawn_transforms = [
-            ((t.location.x, t.location.y, t.location.z), (t.rotation.pitch, t.rotation.yaw, t.rotation.roll))
-            for t in town.spawn_points
-        ]
-        self.town, self.physics, self._rays = town, physics, rays
-        self._speed_limits, self.geo_reference, self.spawn_transforms = speed_limits, geo_reference, spawn_transforms
+    @property
+    def town(self) -> TownLike:
+        """The present town."""
+        return self.stage.town
 
-    def start_episode(self, town: TownLike, reset_settings: bool) -> None:
+    def stage_of(self, name: str) -> Stage:
+        """A town by name, made ready for an episode; in any thread.
+
+        Raises:
+            UserError: no such town.
+        """
+        return self._staged(self._load_town(name))
+
+    def stage_of_text(self, name: str, opendrive: str) -> Stage:
+        """A town by its OpenDRIVE text, made ready for an episode; in any thread.
+
+        Raises:
+            UserError: it is none.
+        """
+        return self._staged(self._parse_town(name, opendrive))
+
+    def _staged(self, town: TownLike) -> Stage:
+        stage = Stage.of(town)
+        self._prepare_traffic(town)
+        return stage
+
+    def _enter(self, stage: Stage) -> None:
+        self.stage, self.physics = stage, Physics(stage.scenery, stage.height_m)
+        self._renderers.enter(stage.town)
+
+    def start_episode(self, stage: Stage, reset_settings: bool) -> None:
         """Replace the town and everybody in it but the spectator, and publish the first state of the new episode."""
-        if town is not self.town:
-            self._enter(town)
-        self._renderers.enter(town)
+        self._enter(stage)
         for actor in list(self.actors.values()):
             if actor is not self.spectator:
                 self.destroy(actor.id)
-        self.physics.contacts.reset()
         self.random = random.Random(self.seed)
         self.episode_id += 1
         # A loading client drops its subscription and subscribes anew. With the same id it mixes the two up when a late
@@ -245,7 +259,7 @@ class World:
 
     def ray_scene(self) -> RayScene:
         """What rays can meet now."""
-        return self._rays.with_actors(self.actors.values())
+        return self.stage.rays.with_actors(self.actors.values())
 
     def describe(self, actor: Actor) -> list:
         """`Actor` of the protocol."""
@@ -280,8 +294,8 @@ class World:
         hits = self.physics.step(self.actors, dt_s, self.time_s)
         if self.signals is not None:
             self.signals.watch(self.actors.values())
-        if self._speed_limits is not None:
-            self._speed_limits.watch(self.actors.values())
+        if self.stage.speed_limits is not None:
+            self.stage.speed_limits.watch(self.actors.values())
         self._publish_state(dt_s)
         self._publish_measurements(dt_s, hits)
         return self.frame
@@ -308,9 +322,17 @@ class World:
         measuring = [actor for actor in self.actors.values() if isinstance(actor, Sensor)]
         picture = None if self.settings.no_rendering else self._picture
         rays = cache(self.ray_scene)
-        tick = sensing.Tick(self.frame, self.time_s, dt_s, self.geo_reference, picture, rays, self.actors)
+        tick = sensing.Tick(self.frame, self.time_s, dt_s, self.stage.geo_reference, picture, rays, self.actors)
         sensing.publish(self.hub, tick, measuring, self.describe)
         sensing.publish_hits(self.hub, tick, measuring, hits, self.describe)
+
+    def awaited_layout(self) -> Future[RendererLike] | None:
+        """The renderer, where a camera needs it and it is still being built: a tick would wait for it."""
+        layout = self._renderers.layout
+        if layout.done() or self.settings.no_rendering:
+            return None
+        cameras = (a for a in self.actors.values() if isinstance(a, Sensor) and a.type_id.startswith("sensor.camera."))
+        return layout if any(self.hub.listening(camera.stream_id) for camera in cameras) else None
 
     def _picture(self, camera: RenderCamera, sensor: Sensor) -> bytes:
         actors = self.actors.values()

@@ -63,16 +63,28 @@ class Close:
         return self.scenery
 
 
+class Scenery:
+    """Immovable boxes of a town.
+
+    Attributes:
+        grid: finds them.
+        types: what a client is told of each.
+    """
+
+    def __init__(self, boxes: Sequence[StaticBox] = ()) -> None:
+        self.grid = SceneryGrid([Box(b.x, b.y, b.z, b.yaw, b.extent_x, b.extent_y, b.extent_z) for b in boxes])
+        self.types = [SCENERY_TYPES[b.kind] for b in boxes]
+
+
 class ContactSolver:
     """Finds and resolves contacts; remembers which pairs touch.
 
     Args:
-        scenery: immovable boxes of the town.
+        scenery: of the town.
     """
 
-    def __init__(self, scenery: Sequence[StaticBox] = ()) -> None:
-        self._grid = SceneryGrid([Box(b.x, b.y, b.z, b.yaw, b.extent_x, b.extent_y, b.extent_z) for b in scenery])
-        self._scenery_types = [SCENERY_TYPES[b.kind] for b in scenery]
+    def __init__(self, scenery: Scenery) -> None:
+        self._grid, self._scenery_types = scenery.grid, scenery.types
         self._touched_s: dict[Pair, float] = {}  # when each touching pair was last found together
         self._impulses: dict[Pair, list[float]] = {}
 

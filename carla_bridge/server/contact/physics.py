@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from carla_bridge.server.actors.actor import Actor
 from carla_bridge.server.actors.spawning import FrictionTrigger
 from carla_bridge.server.actors.walker import Walker
-from carla_bridge.server.contact.contacts import Close, ContactSolver, Hit
+from carla_bridge.server.contact.contacts import Close, ContactSolver, Hit, Scenery
 from carla_bridge.server.dynamics.terrain import Terrain
-from carla_bridge.server.geometry.scene import StaticBox
 
 LONGEST_PART_S = 0.05  # longer ticks are moved in parts
 STEP_M = 0.15  # two bodies close in by no more than this in one step
@@ -30,7 +29,7 @@ class Physics:
     """
 
     def __init__(
-        self, scenery: Sequence[StaticBox] = (), height_m: Callable[[float, float, float], float] | None = None
+        self, scenery: Scenery, height_m: Callable[[float, float, float], float] | None = None
     ) -> None:
         self.contacts = ContactSolver(scenery)
         self.terrain = Terrain(height_m)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from carla_bridge.server.protocol.arguments import RpcError, flag, number, optional, text, whole
-from carla_bridge.server.protocol.rpc import MethodTable
+from carla_bridge.server.protocol.rpc import Later, MethodTable
+from carla_bridge.server.stage import Stage
 from carla_bridge.server.world import Settings, World
 from wamdiff2_core.errors import UserError
 
@@ -39,7 +40,7 @@ def get_sensor_token(world: World, stream_id: int) -> list:
 @METHODS.returns_value
 def get_map_info(world: World) -> list:
     """Map name and recommended spawn points."""
-    return [f"Carla/Maps/{world.town.name}", world.spawn_transforms]
+    return [f"Carla/Maps/{world.town.name}", world.stage.spawn_transforms]
 
 
 @METHODS.returns_value
@@ -74,27 +75,40 @@ def get_navigation_mesh(world: World) -> bytes:
 
 
 @METHODS.returns_nothing
-def load_new_episode(world: World, name: str, reset_settings: bool = True, map_layers: int = 0) -> None:
+def load_new_episode(world: World, name: str, reset_settings: bool = True, map_layers: int = 0) -> Later | None:
     """Start afresh in a town; no name, or the current town's own, reloads it."""
-    wanted = text(name, "map name").rsplit("/", 1)[-1]
-    town = world.town
+    wanted, reset = text(name, "map name").rsplit("/", 1)[-1], bool(reset_settings)
     if wanted == GENERATED_MAP and world.generated is not None:
-        town = world.generated
-    elif wanted not in ("", town.name):
-        try:
-            town = world.load_town(wanted)
-        except UserError as error:
-            raise RpcError(f"map not found: {error}") from error
-    world.start_episode(town, bool(reset_settings))
+        world.start_episode(world.generated, reset)
+    elif wanted in ("", world.town.name):
+        world.start_episode(world.stage, reset)
+    else:
+
+        def load() -> Stage:
+            try:
+                return world.stage_of(wanted)
+            except UserError as error:
+                raise RpcError(f"map not found: {error}") from error
+
+        return Later(load, lambda stage: world.start_episode(stage, reset))
+    return None
 
 
 @METHODS.returns_nothing
-def copy_opendrive_to_file(world: World, opendrive: str, parameters: list | None = None) -> None:
+def copy_opendrive_to_file(world: World, opendrive: str, parameters: list | None = None) -> Later:
     """Take an OpenDRIVE text; the client then loads the episode `OpenDriveMap`."""
-    try:
-        world.generated = world.parse_town(GENERATED_MAP, text(opendrive, "opendrive"))
-    except UserError as error:
-        raise RpcError(str(error)) from error
+    content = text(opendrive, "opendrive")
+
+    def parse() -> Stage:
+        try:
+            return world.stage_of_text(GENERATED_MAP, content)
+        except UserError as error:
+            raise RpcError(str(error)) from error
+
+    def keep(stage: Stage) -> None:
+        world.generated = stage
+
+    return Later(parse, keep)
 
 
 @METHODS.returns_nothing
@@ -130,9 +144,10 @@ def set_episode_settings(world: World, settings: list) -> int:
 
 
 @METHODS.returns_value
-def tick_cue(world: World) -> int:
-    """Advance one tick; returns its frame number."""
-    return world.step(world.delta_s)
+def tick_cue(world: World) -> int | Later:
+    """Advance one tick; returns its frame number. While the cameras' town is still being laid out, it waits."""
+    layout = world.awaited_layout()
+    return world.step(world.delta_s) if layout is None else Later(layout, lambda _: tick_cue(world))
 
 
 @METHODS.returns_value

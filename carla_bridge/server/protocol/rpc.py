@@ -2,16 +2,19 @@
 
 A request is `[0, id, method, [metadata, *arguments]]`; messages carry no length, so a streaming unpacker finds their
 ends. Whatever cannot be a request closes that one connection; whatever goes wrong inside a method becomes an error
-envelope of the kind the method's client stub expects.
+envelope of the kind the method's client stub expects. A method whose work takes seconds returns `Later`: its connection
+waits, others go on.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import socket
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
@@ -21,6 +24,7 @@ import msgpack
 from carla_bridge.server.protocol import wire
 from carla_bridge.server.protocol.arguments import RpcError
 from carla_bridge.server.protocol.doorkeeper import Doorkeeper
+from carla_bridge.server.protocol.worker import Worker
 
 LOG = logging.getLogger(__name__)
 MAX_MESSAGE_BYTES = 64 << 20  # an OpenDRIVE text may be long
@@ -40,6 +44,20 @@ class Envelope(Enum):
     VALUE = "value"
     VOID = "void"
     BARE = "bare"  # the result is sent as it is; a failure goes to the error slot
+
+
+@dataclass(frozen=True)
+class Later:
+    """What a method returns that has long work to do before it can have a result.
+
+    Attributes:
+        work: done in another thread, one after the other, where it must not touch the world; or what is done already.
+        then: takes what `work` returned, in the world's thread, and returns the method's result, or what is left to do;
+            what `work` raises is the method's failure.
+    """
+
+    work: Callable[[], Any] | Future[Any]
+    then: Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
@@ -80,27 +98,58 @@ class MethodTable(dict[str, Method]):
         return function
 
 
-def answer(table: MethodTable, world: Any, name: str, arguments: list) -> tuple[str | None, Any]:
-    """Call a method; returns (error slot, result slot) of the response."""
+Reply = tuple[str | None, Any]  # error slot and result slot of the response
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """A call whose method returned `Later`."""
+
+    name: str
+    method: Method
+    later: Later
+
+    def finish(self, made: Callable[[], Any]) -> Reply | Unfinished:
+        """The reply, where `made` returns or raises what the work did."""
+        return _reply(self.name, self.method, lambda: self.later.then(made()))
+
+
+def answer(table: MethodTable, world: Any, name: str, arguments: list) -> Reply:
+    """Call a method, long work included."""
+    reply = begin(table, world, name, arguments)
+    while isinstance(reply, Unfinished):
+        work = reply.later.work
+        reply = reply.finish(work.result if isinstance(work, Future) else work)
+    return reply
+
+
+def begin(table: MethodTable, world: Any, name: str, arguments: list) -> Reply | Unfinished:
+    """Call a method; its long work is left to be done."""
     method = table.get(name)
     if method is None:
         LOG.warning("unknown method %r called", name)
         return f"method '{name}' is not known to the embedded server", None
     if not method.accepts(len(arguments)):
         return f"method '{name}' cannot take {len(arguments)} arguments", None
+    return _reply(name, method, lambda: method.function(world, *arguments))
+
+
+def _reply(name: str, method: Method, call: Callable[[], Any]) -> Reply | Unfinished:
     try:
-        result = method.function(world, *arguments)
+        result = call()
     except RpcError as error:
         return _failure(method, str(error))
     except Exception as error:  # a defect of ours: the server lives on, the client is told, the log has the traceback
         LOG.exception("method %s failed", name)
         return _failure(method, f"{name}: {type(error).__name__}: {error}")
+    if isinstance(result, Later):
+        return Unfinished(name, method, result)
     if method.envelope is Envelope.VOID:
         return None, wire.void()
     return None, wire.value(result) if method.envelope is Envelope.VALUE else result
 
 
-def _failure(method: Method, message: str) -> tuple[str | None, Any]:
+def _failure(method: Method, message: str) -> Reply:
     if method.envelope is Envelope.BARE:
         return message, None
     return None, wire.value_error(message) if method.envelope is Envelope.VALUE else wire.void_error(message)
@@ -111,10 +160,16 @@ class RpcConnection(asyncio.Protocol):
 
     It answers a few requests a turn, so that others get theirs, and none while the client does not read the answers,
     so that neither unread answers nor unanswered requests can fill the memory.
+
+    Args:
+        table: the methods.
+        world: their first argument.
+        doorkeeper: of the port.
+        worker: does the long work of all connections.
     """
 
-    def __init__(self, table: MethodTable, world: Any, doorkeeper: Doorkeeper) -> None:
-        self._table, self._world, self._doorkeeper = table, world, doorkeeper
+    def __init__(self, table: MethodTable, world: Any, doorkeeper: Doorkeeper, worker: Worker) -> None:
+        self._table, self._world, self._doorkeeper, self._worker = table, world, doorkeeper, worker
         self._transport: asyncio.Transport | None = None
         self._unpacker = msgpack.Unpacker(
             raw=False,
@@ -127,6 +182,7 @@ class RpcConnection(asyncio.Protocol):
         )
         self._clogged = False  # the client is behind with reading
         self._resting = False  # the next turn is booked
+        self._waiting = False  # for long work; what the client asks next is answered after it
         self.loitering = True
         self._told: set[str] = set()
 
@@ -167,7 +223,7 @@ class RpcConnection(asyncio.Protocol):
     def _take_turn(self) -> None:
         """Answer requests that have arrived whole, at most `REQUESTS_PER_TURN`."""
         for _ in range(REQUESTS_PER_TURN):
-            if self._transport is None or self._clogged:
+            if self._transport is None or self._clogged or self._waiting:
                 return
             try:
                 message = next(self._unpacker, _NO_MORE)
@@ -177,7 +233,7 @@ class RpcConnection(asyncio.Protocol):
             except (ValueError, msgpack.UnpackException, RecursionError, MemoryError, TypeError) as error:
                 self._give_up(error)
                 return
-        if self._transport is not None and not self._clogged:
+        if self._transport is not None and not self._clogged and not self._waiting:
             self._transport.pause_reading()
             self._rest()
 
@@ -187,7 +243,7 @@ class RpcConnection(asyncio.Protocol):
 
     def _wake(self) -> None:
         self._resting = False
-        if self._transport is not None and not self._clogged:
+        if self._transport is not None and not self._clogged and not self._waiting:
             self._transport.resume_reading()
             self._take_turn()
 
@@ -207,11 +263,38 @@ class RpcConnection(asyncio.Protocol):
         if not isinstance(name, str) or not isinstance(parameters, list) or not isinstance(message_id, int | None):
             raise ValueError("a request has no method name or no parameter list")
         self.loitering = False
-        error, result = answer(self._table, self._world, name, parameters[1:])  # the first one is metadata
-        if parameters and parameters[0] == [True] and name not in self._told:
-            self._tell(name, error, result)
+        untold = bool(parameters) and parameters[0] == [True] and name not in self._told
+        reply = begin(self._table, self._world, name, parameters[1:])  # the first one is metadata
+        self._send(name, reply, message_id, untold)
+
+    def _send(self, name: str, reply: Reply | Unfinished, message_id: int | None, untold: bool) -> None:
+        if isinstance(reply, Unfinished):
+            self._wait(reply, message_id, untold)
+            return
+        if untold:
+            self._tell(name, *reply)
         if message_id is not None and self._transport is not None:
-            self._transport.write(self._pack(message_id, error, result))
+            self._transport.write(self._pack(message_id, *reply))
+
+    def _wait(self, call: Unfinished, message_id: int | None, untold: bool) -> None:
+        """Have long work done, then answer and go on; the work counts, whether or not its client is still there."""
+        loop, later = asyncio.get_running_loop(), call.later
+        work = later.work if isinstance(later.work, Future) else self._worker.submit(later.work)
+
+        def finish() -> None:
+            self._waiting = False
+            self._send(call.name, call.finish(work.result), message_id, untold)
+            if self._transport is not None and not self._clogged and not self._resting:
+                self._rest()
+
+        def done(_: Any) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(finish)
+
+        self._waiting = True
+        if self._transport is not None:
+            self._transport.pause_reading()
+        work.add_done_callback(done)
 
     def _tell(self, name: str, error: str | None, result: Any) -> None:
         """Put the failure of an asynchronous call, whose answer the client throws away, into the log once."""

@@ -8,7 +8,7 @@ are painted at twice their size and averaged down, which smooths edges better th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import cv2
 import numpy as np
@@ -50,13 +50,19 @@ class Renderer:
 
     Args:
         town: the town; its geometry is laid out here, which takes a few seconds.
+        go_on: called between the parts of that; what it raises ends it.
     """
 
-    def __init__(self, town: Town) -> None:
+    def __init__(self, town: Town, go_on: Callable[[], None] = lambda: None) -> None:
         self._boxes = town.static_boxes
         self._street_lamps = StreetLamps(self._boxes)
-        soil, paving = build_ground(town.name, town.lanes, town.marks, town.crosswalks, town.islands)
+        go_on()
+        lanes, marks, islands = town.lanes, town.marks, town.islands
+        go_on()
+        soil, paving = build_ground(town.name, lanes, marks, town.crosswalks, islands)
+        go_on()
         solid, billboards = build_uprights(town.name, self._boxes)
+        go_on()
         self._low_ground = LowGround(town.lanes)
         self._flat = self._low_ground.flat
         if not self._flat:

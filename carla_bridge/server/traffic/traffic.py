@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -18,10 +17,12 @@ from carla_bridge.server.traffic.sight import look_around
 from carla_bridge.server.traffic.strollers import Strollers
 
 if TYPE_CHECKING:
+    from carla_bridge.server.rendering.town_renderers import TownLike
     from carla_bridge.server.town.town import Town
     from carla_bridge.server.world import World
 
 LOG = logging.getLogger(__name__)
+KEPT_WAYS = 3
 
 
 class Ways:
@@ -98,13 +99,28 @@ class Traffic:
             self._population.make_room(actor)
 
 
-def background(vehicles: int, walkers: int) -> Callable[[World], Traffic]:
-    """Makes the traffic of each episode, with so many vehicles and walkers in the background."""
-    known: list[Ways] = []  # of the last town: episodes often follow each other in the same one
+class Background:
+    """Makes the traffic of each episode, with so many vehicles and walkers in the background.
 
-    def make(world: World) -> Traffic:
-        if not known or known[0].town is not world.town:
-            known[:] = [Ways(world.town)]  # type: ignore[arg-type]
-        return Traffic(world, known[0], vehicles, walkers)
+    Args:
+        vehicles, walkers: how many.
+    """
 
-    return make
+    def __init__(self, vehicles: int, walkers: int) -> None:
+        self._vehicles, self._walkers = vehicles, walkers
+        self._known: tuple[Ways, ...] = ()  # of the last towns, as episodes often go back to one
+
+    def prepare(self, town: TownLike) -> None:
+        """Read the ways of a town, where an episode will need them at once; in any thread."""
+        if self._vehicles or self._walkers:
+            ways = self._ways(town)
+            _ = ways.roads, ways.footpaths
+
+    def make(self, world: World) -> Traffic:
+        """Traffic for an episode that begins."""
+        return Traffic(world, self._ways(world.town), self._vehicles, self._walkers)
+
+    def _ways(self, town: TownLike) -> Ways:
+        ways = next((known for known in self._known if known.town is town), None) or Ways(town)  # type: ignore[arg-type]
+        self._known = (*(known for known in self._known if known is not ways), ways)[-KEPT_WAYS:]
+        return ways

@@ -65,7 +65,7 @@ def make_world() -> Callable[..., World]:
             RecordingHub(),
             load_town=lambda name: flat_town(name=name),
             parse_town=lambda name, text: flat_town(name=name),
-            make_renderer=lambda town: renderer,
+            make_renderer=lambda town, go_on: renderer,
             seed=seed,
             **options,
         )

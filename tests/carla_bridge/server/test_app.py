@@ -30,7 +30,8 @@ class Flat:
 
 def embedded(port: int, opendrive: str = "") -> EmbeddedServer:
     town = SimpleNamespace(name="Flat", opendrive=opendrive, spawn_points=[], static_boxes=[], signals=())
-    return EmbeddedServer(ServerConfig(port=port), make_town=lambda name: town, make_renderer=lambda town: Flat())
+    config = ServerConfig(port=port)
+    return EmbeddedServer(config, make_town=lambda name: town, make_renderer=lambda town, go_on: Flat())
 
 
 def resident_bytes() -> int:

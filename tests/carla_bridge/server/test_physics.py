@@ -14,7 +14,7 @@ from carla_bridge.server.actors.actor import Actor
 from carla_bridge.server.actors.spawning import make_actor
 from carla_bridge.server.actors.vehicle import Vehicle
 from carla_bridge.server.actors.walker import Walker
-from carla_bridge.server.contact.contacts import Hit
+from carla_bridge.server.contact.contacts import Hit, Scenery
 from carla_bridge.server.contact.physics import Physics
 from carla_bridge.server.dynamics.collisions import overlap
 from carla_bridge.server.dynamics.motion import Pedals
@@ -30,7 +30,7 @@ class Stage:
     """Actors in an empty place."""
 
     def __init__(self, *scenery: StaticBox, height_m: object = None) -> None:
-        self.physics = Physics(scenery, height_m)  # type: ignore[arg-type]
+        self.physics = Physics(Scenery(scenery), height_m)  # type: ignore[arg-type]
         self.actors: dict[int, Actor] = {}
         self.time_s = 0.0
 

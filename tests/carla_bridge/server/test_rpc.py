@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from carla_bridge.server.geometry.poses import Pose
 from carla_bridge.server.protocol.doorkeeper import Doorkeeper
 from carla_bridge.server.protocol.rpc import RpcConnection, answer
+from carla_bridge.server.protocol.worker import Worker
 from carla_bridge.server.world import World
 from tests.carla_bridge.server.rpc_calls import METHODS, call, value
 
@@ -45,7 +46,7 @@ class FakeTransport(asyncio.Transport):
 
 
 def connect(world: World) -> tuple[RpcConnection, FakeTransport]:
-    connection, transport = RpcConnection(METHODS, world, Doorkeeper()), FakeTransport()
+    connection, transport = RpcConnection(METHODS, world, Doorkeeper(), Worker("test")), FakeTransport()
     connection.connection_made(transport)
     return connection, transport
 

@@ -105,7 +105,7 @@ def lit(make_world: Any) -> Any:
     world = make_world()
     specs = (spec("1", 0), spec("2", 1), spec("3", 0, kind=SignalKind.STOP))
     world.town.signals, world._make_signals = specs, place_signals
-    world.start_episode(world.town, False)
+    world.start_episode(world.stage, False)
     table = all_methods()
     world.call = lambda name, *arguments: answer(table, world, name, list(arguments))[1]
     return world
@@ -115,7 +115,7 @@ def test_signals_are_the_first_actors_of_every_episode(lit: Any) -> None:
     types = [actor.type_id for actor in lit.actors.values()]
     assert types == ["spectator", "traffic.traffic_light", "traffic.traffic_light", "traffic.stop"]
     old = {light.id for light in lit.signals.lights}
-    lit.start_episode(lit.town, False)
+    lit.start_episode(lit.stage, False)
     assert not old & {light.id for light in lit.signals.lights}
     assert lit.call("get_group_traffic_lights", min(old)) == [[1, sorted(old)]]  # a late question of a TrafficManager
 

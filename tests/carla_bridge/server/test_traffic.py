@@ -78,7 +78,7 @@ def test_an_episode_has_the_same_traffic_each_time(town: Town) -> None:
     world = build_world(town, 6, 4, 0)
     first = [(a.type_id, a.pose.x, a.pose.y) for a in world.actors.values()]
     world.step(DT_S)
-    world.start_episode(town, True)
+    world.start_episode(world.stage, True)
     assert [(a.type_id, a.pose.x, a.pose.y) for a in world.actors.values()] == first
 
 

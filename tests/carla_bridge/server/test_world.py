@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,8 +22,10 @@ from carla_bridge.server.dynamics.motion import Pedals
 from carla_bridge.server.geometry.poses import Pose
 from carla_bridge.server.geometry.scene import BoxKind, Lamp, StaticBox
 from carla_bridge.server.protocol.arguments import RpcError
+from carla_bridge.server.protocol.worker import working
 from carla_bridge.server.rendering.looks import bodies
-from carla_bridge.server.rendering.town_renderers import TownRenderers, laying_out
+from carla_bridge.server.rendering.town_renderers import TownRenderers
+from carla_bridge.server.stage import Stage
 from carla_bridge.server.weather import CLEAR_NOON, Weather
 from carla_bridge.server.world import World
 
@@ -336,18 +339,18 @@ def test_new_episode_clears_actors_but_keeps_spectator_frames_and_settings(make_
     spawn(world, MKZ, Pose())
     world.settings.synchronous, world.settings.fixed_delta_s = True, 0.1
     frame, episode = world.frame, world.episode_id
-    world.start_episode(world.town, reset_settings=False)
+    world.start_episode(world.stage, reset_settings=False)
     assert list(world.actors.values()) == [world.spectator]
     assert (world.frame, world.episode_id) == (frame + 1, episode + 1)
     assert (world.settings.synchronous, world.time_s) == (True, pytest.approx(0.1))
-    world.start_episode(world.load_town("Elsewhere"), reset_settings=True)
+    world.start_episode(world.stage_of("Elsewhere"), reset_settings=True)
     assert (world.town.name, world.settings.synchronous) == ("Elsewhere", False)
 
 
 def test_new_episode_has_a_state_stream_of_its_own_and_the_old_one_goes_on(make_world: Callable[..., World]) -> None:
     world = make_world()
     old = world.state_stream
-    world.start_episode(world.town, reset_settings=False)
+    world.start_episode(world.stage, reset_settings=False)
     assert world.state_stream != old
     world.hub.sent.clear()
     run(world, 1)
@@ -389,7 +392,7 @@ def test_every_destroyed_id_is_known_for_ever_but_few_are_kept_whole(make_world:
 def test_layout_that_failed_is_tried_again_and_the_least_used_is_dropped() -> None:
     made: list[str] = []
 
-    def make(town: SimpleNamespace) -> object:
+    def make(town: SimpleNamespace, go_on: object) -> object:
         made.append(town.name)
         if made.count(town.name) == 1 and town.name == "Bad":
             raise MemoryError
@@ -409,19 +412,40 @@ def test_layout_that_failed_is_tried_again_and_the_least_used_is_dropped() -> No
     assert made == ["Bad", "Bad", "Home", "One", "Two", "Three"]
 
 
+def test_layout_of_a_town_that_was_left_is_ended_and_not_kept() -> None:
+    begun, released, made = threading.Event(), threading.Event(), []
+
+    def make(town: SimpleNamespace, go_on: Callable[[], None]) -> object:
+        begun.set()
+        released.wait(20.0)
+        go_on()
+        made.append(town.name)
+        return object()
+
+    renderers = TownRenderers(make)  # type: ignore[arg-type,return-value]
+    towns = [SimpleNamespace(name=name, opendrive="") for name in ("One", "Two", "Three")]
+    renderers.enter(towns[0])  # type: ignore[arg-type]
+    assert begun.wait(20.0)
+    for town in (*towns[1:], towns[0]):
+        renderers.enter(town)  # type: ignore[arg-type]
+    released.set()
+    assert renderers.current() is not None
+    assert made == ["One"]
+
+
 def test_town_that_cannot_be_entered_leaves_the_world_as_it_was(make_world: Callable[..., World]) -> None:
     world = make_world()
     town, car, episode = world.town, spawn(world, MKZ, Pose()), world.episode_id
     broken = SimpleNamespace(**vars(town) | {"name": "Broken", "spawn_points": [None]})
     with pytest.raises(AttributeError):
-        world.start_episode(broken, reset_settings=False)
+        world.start_episode(Stage.of(broken), reset_settings=False)
     assert (world.town, world.episode_id, world.actors[car.id]) == (town, episode, car)
 
 
 def test_reloading_a_town_lays_it_out_again_where_that_failed(make_world: Callable[..., World]) -> None:
     made: list[str] = []
 
-    def make(town: SimpleNamespace) -> object:
+    def make(town: SimpleNamespace, go_on: object) -> object:
         made.append(town.name)
         if made == ["Flat", "Bad"]:
             raise MemoryError
@@ -429,16 +453,18 @@ def test_reloading_a_town_lays_it_out_again_where_that_failed(make_world: Callab
 
     flat = make_world()
     bad = SimpleNamespace(**vars(flat.town) | {"name": "Bad"})
-    world = World(flat.town, flat.hub, load_town=flat.load_town, parse_town=flat.parse_town, make_renderer=make)  # type: ignore[arg-type]
+    world = World(
+        flat.town, flat.hub, load_town=flat.stage_of, parse_town=flat.stage_of_text, make_renderer=make  # type: ignore[arg-type]
+    )
     for _ in range(2):
-        world.start_episode(bad, reset_settings=False)
-        while laying_out():
+        world.start_episode(Stage.of(bad), reset_settings=False)
+        while working():
             time.sleep(0.001)
     assert made == ["Flat", "Bad", "Bad"]
 
 
 def test_same_roads_under_another_name_get_a_renderer_of_their_own() -> None:
-    renderers = TownRenderers(lambda town: object())  # type: ignore[arg-type,return-value]
+    renderers = TownRenderers(lambda town, go_on: object())  # type: ignore[arg-type,return-value]
     seen = []
     for name in ("One", "Two", "One"):
         renderers.enter(SimpleNamespace(name=name, opendrive="<OpenDRIVE/>"))  # type: ignore[arg-type]
