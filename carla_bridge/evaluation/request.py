@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import platform
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -16,6 +15,7 @@ from carla_bridge.drive.run_setup import describe_commit
 from carla_bridge.evaluation.attempts import Job
 from carla_bridge.recording.results import EVALUATION_KIND
 from carla_bridge.routes.route_file import RouteSpec
+from carla_bridge.routes.subset import chosen_ids
 from wamdiff2_core.errors import UserError
 
 
@@ -93,28 +93,8 @@ def select_routes(specs: Sequence[RouteSpec], subset: str) -> tuple[RouteSpec, .
     Raises:
         UserError: not of that form, or no such route.
     """
-    if not subset:
-        return tuple(specs)
-    ids = [spec.id for spec in specs]
-    chosen: set[int] = set()
-    for word in subset.replace(" ", "").split(","):
-        first, last = (word, word) if word in ids else _range(word)
-        for route_id in (first, last):
-            if route_id not in ids:
-                raise UserError("routes-subset", "ids of routes in the file", route_id, f"it has {_some(ids)}")
-        if ids.index(first) > ids.index(last):
-            raise UserError("routes-subset", "a range in the file's order", word)
-        chosen.update(range(ids.index(first), ids.index(last) + 1))
-    return tuple(spec for index, spec in enumerate(specs) if index in chosen)
-
-
-def _range(word: str) -> tuple[str, str]:
-    match = re.fullmatch(r"([^-]+)-([^-]+)", word)
-    return (match[1], match[2]) if match else (word, word)
-
-
-def _some(ids: Sequence[str]) -> str:
-    return ", ".join(ids) if len(ids) <= 6 else ", ".join(ids[:5]) + f" and {len(ids) - 5} more"
+    ids = set(chosen_ids([spec.id for spec in specs], subset))
+    return tuple(spec for spec in specs if spec.id in ids)
 
 
 def _map_hashes(maps: Path | None, towns: set[str]) -> dict[str, str]:

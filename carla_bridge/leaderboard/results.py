@@ -145,9 +145,8 @@ class LeaderboardResults:
         try:
             data = json.loads(text)
         except json.JSONDecodeError as error:
-            whole = text.rstrip()
-            if error.pos >= len(whole) or not whole.endswith(("}", "]")):
-                lines = whole.count("\n") + 1
+            if _cut_off(text.strip(), error):
+                lines = text.rstrip().count("\n") + 1
                 raise ResultsFileError(
                     f"is cut off in line {lines}: not all of it was written", records_lost=True
                 ) from None
@@ -200,6 +199,9 @@ class LeaderboardResults:
         """Write the file whole: a reader sees the old content or the new one."""
         replace_file(path, json.dumps(self.to_json(), indent=4) + "\n")
 
+
+# Words and parts of numbers within which a text that is cut off may stop.
+STOPPED_WITHIN = ("true", "false", "null", "NaN", "Infinity", "-Infinity", ".", "e+", "e-", "E+", "E-")
 
 LABELS: Mapping[str, str] = {
     InfractionKind.COLLISION_PEDESTRIAN: "Collisions with pedestrians",
@@ -258,6 +260,14 @@ def global_record(records: Sequence[RouteRecord], routes: int) -> dict[str, Any]
             ],
         },
     }
+
+
+def _cut_off(text: str, error: json.JSONDecodeError) -> bool:
+    """Whether a text that does not parse began as a JSON object and only wants its end."""
+    rest = error.doc.rstrip()[error.pos :]
+    escape = error.msg.startswith("Invalid \\uXXXX") and len(rest) < len("\\uXXXX")
+    within = escape or any(word.startswith(rest) for word in STOPPED_WITHIN)
+    return text.startswith("{") and (within or error.msg.startswith("Unterminated string"))
 
 
 def _id_of(item: object) -> str:

@@ -18,6 +18,7 @@ from carla_bridge.score.abilities import ABILITIES, TRAFFIC_SIGNS
 from carla_bridge.score.checks import RouteState, check_records, mismatch, route_states, success_bounds
 from carla_bridge.score.efficiency import mean_bounds, route_efficiency
 from carla_bridge.score.figures import (
+    UPSTREAM_ROUTES,
     AbilityScore,
     Bench2DriveScore,
     Bounds,
@@ -25,7 +26,7 @@ from carla_bridge.score.figures import (
     UpstreamFigures,
     mean_if_all,
 )
-from carla_bridge.score.problems import Problem, ProblemKind, counted, listing, printable
+from carla_bridge.score.problems import Problem, ProblemKind, counted, listing, most_telling_first, printable
 from carla_bridge.score.route_sets import DEFAULT_SET, RouteSet, load_route_set
 from carla_bridge.score.sources import FoundRecord, read_sources
 from wamdiff2_core.errors import UserError
@@ -33,13 +34,14 @@ from wamdiff2_core.errors import UserError
 if TYPE_CHECKING:
     from carla_bridge.score.junction_rule import JunctionRule
 
-UPSTREAM_ROUTES = 220  # what upstream divides by, whatever it is given
+OWN_RUN_FIX = "a single drive of closed-loop has its scores in `wamdiff2 report RUN`"
 
 
 def score_files(
     paths: Sequence[str | Path],
     routes: str = DEFAULT_SET,
     *,
+    subset: str = "",
     maps: Path | None = None,
     metrics: Path | None = None,
     repetition: int | None = None,
@@ -49,14 +51,15 @@ def score_files(
     Args:
         paths: files, folders and patterns.
         routes: name of a shipped route set, or a route file.
+        subset: ids of its routes, and ranges of them, when not all are expected.
         maps: folder with `TownXX.xodr`, for the junction rule of traffic signs; needs a route file.
         metrics: folder with the agents' `metric_info.json`, for comfort.
         repetition: score this repetition only.
 
     Raises:
-        UserError: a path, route set or folder that is not there.
+        UserError: a path, route set or folder that is not there, or no file with a record.
     """
-    route_set = load_route_set(routes)
+    route_set = load_route_set(routes).only(subset)
     for name, folder in (("--maps", maps), ("--metrics", metrics)):
         if folder is not None and not folder.is_dir():
             raise UserError(name, "a folder that exists", str(folder))
@@ -68,6 +71,10 @@ def score_files(
             raise UserError("--maps", "a route file with key points in --routes", f"the shipped set {route_set.name}")
         rule = JunctionRule(maps, route_set.file)
     sources = read_sources(paths)
+    if not sources.records and not any(one.kind == ProblemKind.INVALID_RECORD for one in sources.problems):
+        reasons = "; ".join(problem.message for problem in sources.problems)
+        raise UserError("PATHS", "result files with records of routes", f"no record: {reasons}",
+                        OWN_RUN_FIX if "results.json" in reasons else "")
     records = sources.records
     if repetition is not None:
         there = sorted({found.record.repetition for found in records})
@@ -94,9 +101,13 @@ def score_records(
         rule: junction rule of traffic signs; None: successes only.
         metrics: folder with the agents' `metric_info.json`.
     """
-    states = route_states(found, routes)
+    expected_only = [one for one in found if one.record.route_id not in routes.left_out]
+    states = route_states(expected_only, routes)
     records = [record for state in states for record in state.records]
-    all_problems = [*problems, *check_records(found, routes)]
+    all_problems = [*problems, *check_records(expected_only, routes)]
+    if len(found) > len(expected_only):
+        text = f"{counted(len(found) - len(expected_only), 'record')} of routes that --routes-subset leaves out"
+        all_problems.append(Problem(ProblemKind.LEFT_OUT, text, forbids_headline=False))
 
     efficiencies = [route_efficiency(record) for record in records]
     unreadable = [record.route_id for record, one in zip(records, efficiencies, strict=True) if one.unreadable]
@@ -119,7 +130,7 @@ def score_records(
     expected = len(states)
     efficient = headline and bool(means) and not unreadable
     return Bench2DriveScore(
-        label=_label(records, routes),
+        label=_label([one.record for one in expected_only], routes),
         route_set=routes.name,
         driving_score=sum(record.score_composed for record in records) / expected if headline else None,
         success_rate=sum(record.success for record in records) / expected if headline else None,
@@ -141,7 +152,7 @@ def score_records(
         ),
         comfort=comfort if headline or comfort is None else replace(comfort, as_coded=None, corrected=None),
         as_coded=_upstream(states, means, signs) if blocking <= {ProblemKind.MISSING} else None,
-        problems=tuple(all_problems),
+        problems=tuple(most_telling_first(all_problems)),
         missing_routes=tuple(state.route_id for state in states if not state.records),
         records=len(records),
         mismatches=sum(bool(mismatch(record)) for record in records),
@@ -228,6 +239,7 @@ def _upstream(
 ) -> UpstreamFigures:
     records = [record for state in states for record in state.records]
     abilities: dict[str, float | None] = {}
+    ability_routes: dict[str, int] = {}
     for name, types in ABILITIES.items():
         there = [state for state in states if state.records and state.facts.scenario_type in types]
         if name == TRAFFIC_SIGNS:
@@ -236,10 +248,12 @@ def _upstream(
         else:
             count = sum(state.records[0].success for state in there)
         abilities[name] = count / len(there) if there and count is not None else None
+        ability_routes[name] = len(there)
     return UpstreamFigures(
         sum(record.score_composed for record in records) / UPSTREAM_ROUTES,
         sum(record.success for record in records) / UPSTREAM_ROUTES,
         abilities,
+        ability_routes,
         mean_if_all(list(abilities.values())),
         sum(means) / len(means) if means else None,
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from carla_bridge.leaderboard.record import NOT_DRIVEN_OUT
 from carla_bridge.leaderboard.results import RouteRecord
 from carla_bridge.score.problems import Problem, ProblemKind, counted, listing
-from carla_bridge.score.route_sets import RouteFacts, RouteSet
+from carla_bridge.score.route_sets import RouteFacts, RouteSet, set_of
 from carla_bridge.score.sources import FoundRecord, same_record
 
 
@@ -99,8 +99,8 @@ def check_records(records: Sequence[FoundRecord], routes: RouteSet) -> list[Prob
         if (facts := routes.routes.get(found.record.route_id)) and not other_route(found.record, facts)
     ]
     return [
-        *_missing(known, routes),
         *_unknown(records, routes),
+        *_missing(known, routes),
         *_other_routes(records, routes.routes),
         *_repetitions(records),
         *_duplicates(records),
@@ -125,15 +125,13 @@ def _unknown(records: Sequence[FoundRecord], routes: RouteSet) -> list[Problem]:
     for found in records:
         if found.record.route_id not in routes.routes:
             strange[found.file].append(found.record.route_id)
-    return [
-        Problem(
-            ProblemKind.UNKNOWN_ROUTE,
-            f"{file} has {counted(len(ids), 'record')} of routes outside of {routes.name}: {listing(ids)}; "
-            "name the right set with --routes",
-            forbids_headline=True,
-        )
-        for file, ids in strange.items()
-    ]
+    problems = []
+    for file, ids in strange.items():
+        known = set_of(set(ids))
+        fix = f"they are of {known}: add --routes {known}" if known else "name their route file with --routes"
+        text = f"{file} has {counted(len(ids), 'record')} of routes outside of {routes.name}: {listing(ids)}; {fix}"
+        problems.append(Problem(ProblemKind.UNKNOWN_ROUTE, text, forbids_headline=True))
+    return problems
 
 
 def _other_routes(records: Sequence[FoundRecord], facts: Mapping[str, RouteFacts]) -> list[Problem]:

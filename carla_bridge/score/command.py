@@ -28,8 +28,12 @@ def scores(context: typer.Context) -> None:
 def bench2drive(
     paths: Annotated[list[str], typer.Argument(metavar="PATHS...", help="Result files, folders or patterns.")],
     routes: Annotated[
-        str, typer.Option(help="Route file, or a shipped set: bench2drive220, bench2drive-0.0.4, dev10.")
+        str, typer.Option(help="Expected routes: a route file, or a shipped set: bench2drive220, bench2drive-0.0.4, "
+                          "dev10, embedded-20, embedded-40.")
     ] = DEFAULT_SET,
+    routes_subset: Annotated[
+        str, typer.Option(help="Expect these of them only: ids, and ranges in the order of a route file.")
+    ] = "",
     maps: Annotated[
         Path | None, typer.Option(help="Folder with TownXX.xodr: junction rule of traffic signs; needs a route file.")
     ] = None,
@@ -41,9 +45,9 @@ def bench2drive(
 ) -> int:
     """Driving score, success rate, abilities, efficiency and comfort of leaderboard result files.
 
-    Exit codes: 0 figures stated; 1 problems forbid a headline, bounds are given; 2 wrong use.
+    Exit codes: 0 figures stated; 1 problems forbid a headline, bounds are given; 2 wrong use, or no record at all.
     """
-    result = score_files(paths, routes, maps=maps, metrics=metrics, repetition=repetition)
+    result = score_files(paths, routes, subset=routes_subset, maps=maps, metrics=metrics, repetition=repetition)
     if as_json:
         typer.echo(json.dumps(result.to_json(), indent=2, allow_nan=False))
     else:

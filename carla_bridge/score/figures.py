@@ -9,6 +9,7 @@ from typing import Any
 from carla_bridge.score.problems import Problem
 
 Bounds = tuple[float, float]
+UPSTREAM_ROUTES = 220  # what upstream divides by, whatever it is given
 
 
 def mean_if_all(values: Sequence[float | None]) -> float | None:
@@ -70,8 +71,9 @@ class UpstreamFigures:
 
     Attributes:
         driving_score, success_rate: sums over all records, divided by 220.
-        abilities: routes without a record are left out of the denominators; None where none is left, and for traffic
-            signs when the junction rule, which upstream always applies, leaves routes open.
+        abilities: None where no route has a record, and for traffic signs when the junction rule, which upstream
+            always applies, leaves routes open.
+        ability_routes: their denominators: routes without a record are left out.
         ability_mean: None when one of the five is None.
         efficiency: mean over the routes that have entries.
     """
@@ -79,8 +81,23 @@ class UpstreamFigures:
     driving_score: float
     success_rate: float
     abilities: Mapping[str, float | None]
+    ability_routes: Mapping[str, int]
     ability_mean: float | None
     efficiency: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """As `--json` prints it."""
+        return {
+            "driving_score": self.driving_score,
+            "success_rate": self.success_rate,
+            "abilities": {**self.abilities, "mean": self.ability_mean},
+            "efficiency": self.efficiency,
+            "denominators": {
+                "driving_score": UPSTREAM_ROUTES,
+                "success_rate": UPSTREAM_ROUTES,
+                "abilities": dict(self.ability_routes),
+            },
+        }
 
 
 @dataclass(frozen=True)
@@ -152,6 +169,14 @@ class Bench2DriveScore:
             "comfort": comfort.to_json() if comfort else None,
             "abilities": {name: ability.to_json() for name, ability in self.abilities.items()}
             | {"mean": {"value": self.ability_mean}},
+            "denominators": {
+                "driving_score": self.routes_expected,
+                "success_rate": self.routes_expected,
+                "abilities": {name: ability.routes for name, ability in self.abilities.items()}
+                | {"mean": sum(ability.routes > 0 for ability in self.abilities.values())},
+                "efficiency": self.efficiency_routes,
+                "comfort": self.routes_expected,
+            },
             "bounds": {
                 "driving_score": self.driving_score_bounds,
                 "success_rate": self.success_rate_bounds,
@@ -170,10 +195,5 @@ class Bench2DriveScore:
             "speed_entries": {
                 "routes": self.efficiency_routes, "entries": self.speed_entries, "dropped": self.speed_entries_dropped
             },
-            "as_coded_upstream": {
-                "driving_score": coded.driving_score,
-                "success_rate": coded.success_rate,
-                "abilities": {**coded.abilities, "mean": coded.ability_mean},
-                "efficiency": coded.efficiency,
-            } if coded else None,
+            "as_coded_upstream": coded.to_json() if coded else None,
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -19,6 +19,7 @@ class ProblemKind(StrEnum):
     DUPLICATE = "duplicate routes"
     MISSING = "missing routes"
     UNKNOWN_ROUTE = "unknown routes"
+    LEFT_OUT = "routes left out"
     OTHER_ROUTE = "other routes of the same id"
     REPETITIONS = "several repetitions"
     MISMATCH = "score mismatch"
@@ -46,6 +47,12 @@ class Problem:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "message", printable(self.message))
+
+
+def most_telling_first(problems: Iterable[Problem]) -> list[Problem]:
+    """The wrong route set before what follows from it, and what forbids headlines before mere notes."""
+    return sorted(problems, key=lambda problem: (problem.kind != ProblemKind.UNKNOWN_ROUTE,
+                                                 not problem.forbids_headline))
 
 
 def printable(text: str) -> str:

@@ -15,6 +15,8 @@ from carla_bridge.leaderboard.results import EntryStatus, LeaderboardResults, Re
 from carla_bridge.score.problems import Problem, ProblemKind, counted
 from wamdiff2_core.errors import UserError
 
+OWN_JOURNAL = "journal.jsonl"  # only evaluations of ours have one
+
 
 @dataclass(frozen=True)
 class FoundRecord:
@@ -41,7 +43,8 @@ def read_sources(paths: Sequence[str | Path]) -> Sources:
     """Read result files.
 
     Args:
-        paths: files, folders (their own `*.json`, not those further down) and patterns with `*`, `?` or `[`.
+        paths: files, folders (their own `*.json`, not those further down; of an evaluation of ours its
+            `leaderboard*.json`) and patterns with `*`, `?` or `[`.
 
     Raises:
         UserError: a path that is not there, a folder without a JSON file, a pattern that matches none.
@@ -76,7 +79,8 @@ def expand(paths: Sequence[str | Path]) -> list[Path]:
     for given in map(str, paths):
         path = Path(given)
         if path.is_dir():
-            matches = sorted(path.glob("*.json"))
+            own = (path / OWN_JOURNAL).is_file()
+            matches = (sorted(path.glob("leaderboard*.json")) if own else []) or sorted(path.glob("*.json"))
             if not matches:
                 deeper = len(list(path.rglob("*.json")))
                 fix = f"{counted(deeper, 'file')} further down: name the folder that holds the result files"

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
 from carla_bridge.score.abilities import TRAFFIC_SIGNS
-from carla_bridge.score.figures import Bench2DriveScore, Bounds
+from carla_bridge.score.figures import UPSTREAM_ROUTES, Bench2DriveScore, Bounds
+from carla_bridge.score.problems import Problem, ProblemKind
 
 WITHHELD = "[red]withheld[/]"
 
 
 def print_score(score: Bench2DriveScore, console: Console) -> None:
-    """Print all figures, what they are over, and the problems."""
+    """Print all figures, what they are over, and the problems; a wrong route set is told before the figures."""
+    first = [problem for problem in score.problems if problem.kind == ProblemKind.UNKNOWN_ROUTE]
+    _print_problems(first, console)
     console.print(score_table(score))
-    for problem in score.problems:
-        style, word = ("bold red", "problem") if problem.forbids_headline else ("yellow", "note")
-        console.print(f"[{style}]{word}:[/] {escape(problem.message)}", soft_wrap=True)
+    _print_problems([problem for problem in score.problems if problem not in first], console)
     for note in footnotes(score):
         console.print(f"[dim]{escape(note)}[/]", soft_wrap=True)
+
+
+def _print_problems(problems: Sequence[Problem], console: Console) -> None:
+    for problem in problems:
+        style, word = ("bold red", "problem") if problem.forbids_headline else ("yellow", "note")
+        console.print(f"[{style}]{word}:[/] {escape(problem.message)}", soft_wrap=True)
 
 
 def score_table(score: Bench2DriveScore) -> Table:
@@ -51,7 +60,7 @@ def score_table(score: Bench2DriveScore) -> Table:
         )
     present = sum(ability.routes > 0 for ability in score.abilities.values())
     table.add_row(
-        "ability mean %", _value(score.ability_mean, 2, 100), f"{present} abilities",
+        "ability mean %", _value(score.ability_mean, 2, 100), "1 ability" if present == 1 else f"{present} abilities",
         _bounds(score.ability_mean_bounds, 2, 100), _coded(coded.ability_mean if coded else None, 2, 100),
     )
     table.add_section()
@@ -79,6 +88,9 @@ def footnotes(score: Bench2DriveScore) -> list[str]:
         notes.append("traffic signs, strict: successes only; --maps adds failed routes that got past their junction")
     if score.speed_entries_dropped:
         notes.append(f"efficiency: {score.speed_entries_dropped} of {score.speed_entries} entries above 1000 % dropped")
+    if score.as_coded is not None and score.routes_scored != UPSTREAM_ROUTES:
+        notes.append(f"upstream: sums of scores and successes over {UPSTREAM_ROUTES} routes, whatever there are; "
+                     "abilities over the routes with a record")
     if score.comfort is not None:
         notes.append(f"comfort, corrected: {score.comfort.why}")
     checked = f"{score.records - score.mismatches} of {score.records} records agree with their own infractions"

@@ -182,7 +182,14 @@ def test_an_unknown_kind_of_infraction_has_no_factor_and_is_no_success():
         ("", "is empty"),
         (" \n", "is empty"),
         ('{"_checkpoint": {"records": [', "is cut off in line 1"),
+        *((text, "is cut off in line 1") for text in (
+            "{", '{"a', '{"a": tr', '{"a": -', '{"a": 1.', '{"a": 1e-', '{"a": "\\u12', '{"a": "\\', '{"a": 1,',
+        )),
         ('{"a": 1}\n, "b"}', "is not JSON"),
+        *((text, "is not JSON") for text in (
+            "hello world", "<html><body></body></html>", "Traceback (most recent call last):", "{hello", '{"a": yes',
+            "route: 7", "[1, 2",
+        )),
         ('{"Overtaking": 0.9, "mean": 0.9}', "no leaderboard results"),
         ("[1, 2]", "no leaderboard results"),
         ('{"_checkpoint": {"records": 3}}', "no leaderboard results"),

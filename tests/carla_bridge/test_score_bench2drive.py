@@ -198,6 +198,28 @@ def test_wrong_paths_are_wrong_use(path, tmp_path, monkeypatch):
         score_files([path])
 
 
+@pytest.mark.parametrize(("name", "content", "reason"), [
+    ("other.json", '{"Overtaking": 0.9}', "other.json holds JSON, but no leaderboard results"),
+    ("words.json", "hello world", "words.json is not JSON"),
+    ("half.json", '{"_checkpoint": {"records": [', "half.json is cut off in line 1"),
+    ("begun.json", "", "begun.json is empty"),
+    ("none.json", '{"_checkpoint": {"records": [], "progress": [0, 5]}}', "none.json holds no record yet"),
+    ("results.json", '{"label": "embedded world", "routes": []}', "wamdiff2 report RUN"),
+])
+def test_paths_without_any_record_are_wrong_use(tmp_path, name, content, reason):
+    (tmp_path / name).write_text(content)
+    for path in (tmp_path, tmp_path / name):
+        with pytest.raises(UserError, match="PATHS: expected result files with records") as caught:
+            score_files([path])
+        assert reason in str(caught.value)
+
+
+def test_a_record_that_cannot_be_read_is_a_finding_and_no_wrong_use(tmp_path):
+    records = [{"route_id": "RouteScenario_1711_rep0"}]
+    (tmp_path / "a.json").write_text(json.dumps({"_checkpoint": {"records": records}}))
+    assert ProblemKind.INVALID_RECORD in kinds(score_files([tmp_path]))
+
+
 def test_a_folder_above_the_shards_says_where_they_are(pdm_lite):
     with pytest.raises(UserError, match="4 files further down"):
         score_files([pdm_lite.parent])
@@ -330,6 +352,59 @@ def test_the_embedded_world_is_never_called_bench2drive(tmp_path):
         assert "embedded world" in shown(score)
         assert "Bench2Drive" not in shown(score)
         assert score.to_json()["label"] == "embedded world"
+
+
+def test_the_embedded_world_is_named_whatever_routes_are_expected_and_the_right_ones_are_told_first(tmp_path):
+    routes = load_route_set("embedded-40")
+    records = [drive(i, routes=routes) for i in routes.routes]
+    LeaderboardResults.of_run(records, 40, world=EMBEDDED_WORLD).save(tmp_path / "leaderboard.json")
+    (tmp_path / "extra.json").write_text("{}")
+    score = score_files([tmp_path])
+    assert (score.label, score.headline, score.routes_scored) == ("embedded world", False, 0)
+    assert score.problems[0].kind == ProblemKind.UNKNOWN_ROUTE
+    assert "add --routes embedded-40" in score.problems[0].message
+    assert [problem.forbids_headline for problem in score.problems] == [True, True, False]
+    lines = shown(score).splitlines()
+    assert "add --routes embedded-40" in " ".join(lines[:3])
+    assert "embedded world" in " ".join(lines[:5])
+    assert "Bench2Drive" not in shown(score)
+    assert score_files([tmp_path], "embedded-40").driving_score == 100.0
+
+
+def test_an_evaluation_of_ours_is_scored_by_its_leaderboard_file_alone(tmp_path):
+    routes = load_route_set("embedded-20")
+    LeaderboardResults.of_run([drive(i, routes=routes) for i in routes.routes], 20).save(tmp_path / "leaderboard.json")
+    for name in ("results.json", "map.json", "journal.jsonl"):
+        (tmp_path / name).write_text("{}")
+    assert score_files([tmp_path], "embedded-20").problems == ()
+
+
+def test_a_subset_is_expected_alone_and_never_called_bench2drive(pdm_lite):
+    whole = {record.route_id: record for path in pdm_lite.iterdir() for record in LeaderboardResults.load(path).records}
+    score = score_files([pdm_lite], subset="1711,24211,3307")
+    assert (score.label, score.routes_expected) == ("routes of bench2drive220, 3 of its 220 routes", 3)
+    own = [whole[i].score_composed for i in ("1711", "24211", "3307")]
+    assert score.driving_score == pytest.approx(sum(own) / 3)
+    assert [problem.kind for problem in score.problems] == [ProblemKind.LEFT_OUT]
+    assert "217 records" in score.problems[0].message
+    assert score.to_json()["denominators"]["driving_score"] == 3
+    assert score.to_json()["denominators"]["abilities"]["Give_Way"] == 0
+    assert score.to_json()["as_coded_upstream"]["denominators"]["driving_score"] == 220
+    with pytest.raises(UserError, match="--routes-subset: expected single ids"):
+        score_files([pdm_lite], subset="1711-3307")
+    with pytest.raises(UserError, match="--routes-subset: expected ids"):
+        score_files([pdm_lite], subset="7")
+
+
+def test_a_range_goes_by_the_order_of_the_route_file(pdm_lite, shared_data):
+    file = shared_data / "bench2drive" / "bench2drive220.xml"
+    assert score_files([pdm_lite], str(file), subset="1711-1825").routes_expected == 5
+    dev10 = ",".join(shipped_sets()["dev10"].routes)
+    assert score_files([pdm_lite], str(file), subset=dev10).label == "Bench2Drive Dev10"
+
+
+def test_the_table_says_what_upstream_divides_by():
+    assert "over 220 routes" in shown(scored(drive("1"), drive("2"), drive("3")))
 
 
 def test_worlds_are_not_mixed():
