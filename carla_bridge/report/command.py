@@ -23,9 +23,15 @@ def write(
 
     Exit codes: 0 done; 2 wrong use; 3 the disk is full.
     """
-    typer.echo(write_report(run, video=video))
-    if compare is not None:
-        from carla_bridge.report.compare_page import write_comparison
+    comparison = None
+    if compare is not None:  # before anything is written
+        from carla_bridge.report.compare import same_run
+        from carla_bridge.report.compare_page import load_comparison, write_comparison
 
-        typer.echo(write_comparison(run, compare))
+        comparison = load_comparison(run, compare)
+        if same := same_run(comparison.run, comparison.other):
+            typer.echo(f"note: {same}", err=True)
+    typer.echo(write_report(run, video=video))
+    if comparison is not None:
+        typer.echo(write_comparison(comparison))
     return int(ExitCode.DONE)

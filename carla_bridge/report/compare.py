@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
@@ -70,11 +71,14 @@ class Comparison:
     """This run against another.
 
     Attributes:
+        run, other: the runs; `after` is of the first, `before` of the second.
         pairs: in the order of this run.
         before_alone, after_alone: routes without a partner, of the other run and of this one.
         warnings: what makes the runs hard to compare.
     """
 
+    run: Run
+    other: Run
     pairs: tuple[Pair, ...]
     before_alone: tuple[Side, ...] = ()
     after_alone: tuple[Side, ...] = ()
@@ -82,13 +86,31 @@ class Comparison:
 
     @property
     def only_before(self) -> list[str]:
-        """Ids of the routes that only the other run has."""
-        return [side.entry.route_id for side in self.before_alone]
+        """Ids of the routes that only the other run was asked for."""
+        return _not_asked(self.before_alone, self.run)
 
     @property
     def only_after(self) -> list[str]:
-        """Ids of the routes that only this run has."""
-        return [side.entry.route_id for side in self.after_alone]
+        """Ids of the routes that only this run was asked for."""
+        return _not_asked(self.after_alone, self.other)
+
+    @property
+    def half_judged(self) -> list[str]:
+        """Ids of the routes that both were asked for, and one has no verdict of."""
+        alone = [side.entry.route_id for side in (*self.after_alone, *self.before_alone)]
+        strangers = {*self.only_before, *self.only_after}
+        return [route_id for route_id in alone if route_id not in strangers]
+
+    @property
+    def routes(self) -> int:
+        """How many routes either run has a verdict of."""
+        return len(self.pairs) + len(self.before_alone) + len(self.after_alone)
+
+    @property
+    def paired(self) -> tuple[Run, Run]:
+        """Both runs over the routes of the pairs alone."""
+        ids = {pair.route_id for pair in self.pairs}
+        return self.run.only(ids), self.other.only(ids)
 
     @property
     def mean_difference(self) -> float:
@@ -163,9 +185,23 @@ def compare(run: Run, other: Run) -> Comparison:
     after, before = _sides(run), _sides(other)
     pairs = tuple(Pair(key, before[key], side) for key, side in after.items() if key in before)
     return Comparison(
-        pairs, tuple(side for key, side in before.items() if key not in after),
+        run, other, pairs, tuple(side for key, side in before.items() if key not in after),
         tuple(side for key, side in after.items() if key not in before), tuple(_warnings(run, other, pairs)),
     )
+
+
+def same_run(run: Run, other: Run) -> str:
+    """That a run is compared with itself, in words; empty when it is not."""
+    if run.folder.resolve() == other.folder.resolve():
+        return "Both are the same run folder: no difference can show."
+    if run.results is not None and run.results == other.results:
+        return "Both folders hold the same drives, one is a copy: no difference can show."
+    return ""
+
+
+def _not_asked(alone: Sequence[Side], run: Run) -> list[str]:
+    asked = {entry.route_id for entry in run.entries}
+    return [side.entry.route_id for side in alone if side.entry.route_id not in asked]
 
 
 def _sides(run: Run) -> dict[str, Side]:
@@ -187,7 +223,7 @@ def _side(entries: list[Entry]) -> Side:
 
 
 def _warnings(run: Run, other: Run, pairs: tuple[Pair, ...]) -> list[str]:
-    found = []
+    found = [same] if (same := same_run(run, other)) else []
     if run.world != other.world:
         found.append(f"The worlds differ: {run.world} against {other.world}.")
     strange = [

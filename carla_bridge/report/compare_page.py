@@ -4,64 +4,115 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from carla_bridge.report.charts import diverging_bars
-from carla_bridge.report.compare import Comparison, compare
+from carla_bridge.report.compare import Comparison, Side, compare
 from carla_bridge.report.page import PAGE_NAME, REPORT_NAME, ROUTES_ON_FIRST_PAGE, infraction_chips, templates
 from carla_bridge.report.radar import ability_text, radar
-from carla_bridge.report.run import Run, load_run
+from carla_bridge.report.run import Figures, Run, load_run
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.journal import replace_file
 
 COMPARE_NAME = "compare.html"
+BOTH, FIRST_ONLY, SECOND_ONLY = "both", "first only", "second only"
+NO_VERDICT = "both, one verdict"
 
 
-def write_comparison(folder: Path, other_folder: Path) -> Path:
-    """Write the comparison of a run with another, and return its path.
+def load_comparison(folder: Path, other_folder: Path) -> Comparison:
+    """Read two runs and pair their routes; nothing is written.
 
     Raises:
         UserError: a folder holds no run, or none with scores, or the runs have no route in common.
     """
-    run, other = load_run(folder), load_run(other_folder)
-    for one, field in ((run, "run folder"), (other, "compare")):
+    run, other = load_run(folder), load_run(other_folder, "--compare")
+    for one, field in ((run, "run folder"), (other, "--compare")):
         if one.figures is None:
             raise UserError(field, "a run with scores", str(one.folder))
     comparison = compare(run, other)
     if not comparison.pairs:
-        raise UserError("compare", "a run with routes of the first one", str(other_folder),
+        raise UserError("--compare", "a run with routes of the first one", str(other_folder),
                         "the runs have no driven route in common")
-    path = folder / COMPARE_NAME
-    replace_file(path, _html(run, other, comparison))
+    return comparison
+
+
+def write_comparison(comparison: Comparison) -> Path:
+    """Write the page into the folder of the first run, and return its path."""
+    path = comparison.run.folder / COMPARE_NAME
+    replace_file(path, _html(comparison))
     return path
 
 
-def _html(run: Run, other: Run, comparison: Comparison) -> str:
-    if run.figures is None or other.figures is None:
-        raise ValueError("expected runs with scores")
-    links = {"after": _links(run, ""), "before": _links(other, _relative(other.folder, run.folder))}
-    pairs = sorted(comparison.pairs, key=lambda pair: -abs(pair.difference))
-    rows = [
-        {"pair": pair, "after": pair.after, "before": pair.before,
-         "after_link": links["after"].get(pair.route_id, ""), "before_link": links["before"].get(pair.route_id, ""),
-         "after_chips": infraction_chips(pair.after.entry), "before_chips": infraction_chips(pair.before.entry)}
-        for pair in pairs
-    ]
-    names = [one.name if run.name != other.name else f"{one.name} in {one.folder.name}" for one in (run, other)]
-    abilities = [
-        (name.replace("_", " "), ability_text(run.figures.abilities.get(name)),
-         ability_text(other.figures.abilities.get(name)))
-        for name in dict.fromkeys((*run.figures.abilities, *other.figures.abilities))
-    ]
+def _html(comparison: Comparison) -> str:
+    runs = (comparison.run, comparison.other)
+    if runs[0].name != runs[1].name:
+        names = [run.name for run in runs]
+    else:
+        names = [f"{run.name} in {run.folder.resolve().name}" for run in runs]
+    bases = ("", _relative(runs[1].folder, runs[0].folder))
+    paired = comparison.paired
+    groups = [(f"the {len(comparison.pairs)} routes in both", paired)]
+    if comparison.routes > len(comparison.pairs):
+        groups.append(("all routes of each run", runs))
+    differences = [(pair.route_id, pair.difference) for pair in comparison.pairs]
     return templates().get_template("compare.html").render(
-        title=f"{names[0]} against {names[1]}", names=names, runs=(run, other), c=comparison, rows=rows,
-        home=(PAGE_NAME, _relative(other.folder, run.folder) + PAGE_NAME),
-        abilities=abilities,
-        radar=radar([(names[0], run.figures.abilities), (names[1], other.figures.abilities)]),
-        bars=diverging_bars("Driving score, difference of each route", [
-            (pair.route_id, pair.difference) for pair in sorted(comparison.pairs, key=lambda pair: -pair.difference)
-        ]),
+        title=f"{names[0]} against {names[1]}", names=names, runs=runs, c=comparison,
+        rows=_rows(comparison, [_links(run, base) for run, base in zip(runs, bases, strict=True)]),
+        home=[base + PAGE_NAME for base in bases], groups=[words for words, _ in groups],
+        figures=_figure_rows([run for _, both in groups for run in both]),
+        radar=radar([(name, _figures(run).abilities) for name, run in zip(names, paired, strict=True)]),
+        bars=diverging_bars("Driving score, difference of each route in both",
+                            sorted(differences, key=lambda named: -named[1])),
+        places=(BOTH, FIRST_ONLY, SECOND_ONLY, NO_VERDICT),
     )
+
+
+def _figures(run: Run) -> Figures:
+    if run.figures is None:
+        raise ValueError("expected a run with scores")
+    return run.figures
+
+
+def _figure_rows(runs: list[Run]) -> list[tuple[str, list[str]]]:
+    """(name, text for each run) of every figure."""
+    figures = [_figures(run) for run in runs]
+    names = dict.fromkeys(name for one in figures for name in one.abilities)
+    return [
+        ("driving score", [_text(one.driving_score, 1, "") for one in figures]),
+        ("success rate", [_text(one.success_rate, 100, " %") for one in figures]),
+        ("routes", [str(one.routes) for one in figures]),
+        *((name.replace("_", " "), [ability_text(one.abilities.get(name)) for one in figures]) for name in names),
+    ]
+
+
+def _text(value: float | None, factor: float, unit: str) -> str:
+    return "withheld" if value is None else f"{factor * value:.2f}{unit}"
+
+
+def _rows(comparison: Comparison, links: list[dict[str, str]]) -> list[dict[str, Any]]:
+    """Rows of the table: pairs, the largest difference first, then the routes without a partner."""
+    rows = []
+    for pair in sorted(comparison.pairs, key=lambda pair: -abs(pair.difference)):
+        rows.append({"pair": pair, "place": BOTH, "sides": (pair.after, pair.before)})
+    strangers = {*comparison.only_after, *comparison.only_before}
+    for place, alone in ((FIRST_ONLY, comparison.after_alone), (SECOND_ONLY, comparison.before_alone)):
+        for side in alone:
+            sides = (side, None) if place == FIRST_ONLY else (None, side)
+            where = place if side.entry.route_id in strangers else NO_VERDICT
+            rows.append({"pair": None, "place": where, "sides": sides})
+    for row in rows:
+        shown = [_side(side, own) for side, own in zip(row["sides"], links, strict=True)]
+        known = next(side for side in row["sides"] if side is not None)
+        row |= {"sides": shown, "route_id": known.entry.route_id, "scenario": known.entry.scenario}
+    return rows
+
+
+def _side(side: Side | None, links: dict[str, str]) -> dict[str, Any] | None:
+    if side is None:
+        return None
+    return {"score": side.score, "status": side.entry.status, "drives": side.drives,
+            "link": links.get(side.entry.route_id, ""), "chips": infraction_chips(side.entry)}
 
 
 def _links(run: Run, base: str) -> dict[str, str]:

@@ -8,14 +8,16 @@ from html import escape
 
 from carla_bridge.report.run import Ability
 
-WIDTH, HEIGHT, RADIUS = 430, 300, 98.0
+WIDTH, HEIGHT, RADIUS = 460, 300, 96.0
+ROW_PX, LONGEST_NAME = 18, 64
 RINGS = (0.25, 0.5, 0.75, 1.0)
 
 
 def radar(runs: Sequence[tuple[str, Mapping[str, Ability]]]) -> str:
     """A radar chart of success rates, 0 in the middle and 100 % at the rim, upwards first and then clockwise.
 
-    A withheld ability is drawn as its bounds: a band from the least to the greatest value.
+    An ability that is open is drawn as its bounds: at least as a run's own line, at most as a dotted one. The legend
+    below names every line.
 
     Args:
         runs: name and abilities of each run, at least one. Those that all have give the axes; fewer than three have no
@@ -33,12 +35,15 @@ def radar(runs: Sequence[tuple[str, Mapping[str, Ability]]]) -> str:
         x, y = _place(index, len(names), 1.0)
         parts.append(f'<line class="ring" x1="{WIDTH / 2}" y1="{HEIGHT / 2}" x2="{x:.1f}" y2="{y:.1f}"/>')
         parts += _label(index, len(names), name, [abilities[name] for _, abilities in runs])
+    legend: list[tuple[str, str]] = []
     for number, (run_name, abilities) in enumerate(runs, 1):
+        legend.append((f"area s{number}", run_name))
         shown = [abilities[name] for name in names]
         low, high = ([ability.bounds[side] for ability in shown] for side in (0, 1))
         if any(b - a > 1e-9 for a, b in zip(low, high, strict=True)):
             parts.append(f'<polygon class="reach s{number}" points="{_points(high)}">'
                          f"<title>{escape(run_name)}: at most</title></polygon>")
+            legend.append((f"reach s{number}", f"{run_name}: at most, where that is open"))
         values = [
             at_least if ability.value is None else ability.value
             for ability, at_least in zip(shown, low, strict=True)
@@ -48,8 +53,21 @@ def radar(runs: Sequence[tuple[str, Mapping[str, Ability]]]) -> str:
         for index, value in enumerate(values):
             x, y = _place(index, len(names), value)
             parts.append(f'<circle class="dot s{number}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>')
-    head = f'<svg class="radar" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="abilities">'
+    parts += _legend(legend)
+    height = HEIGHT + ROW_PX * len(legend) + 4
+    head = f'<svg class="radar" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="abilities">'
     return head + "".join(parts) + "</svg>"
+
+
+def _legend(lines: Sequence[tuple[str, str]]) -> list[str]:
+    """A row for each line: a piece of it, drawn by its class, and its name."""
+    parts = []
+    for row, (style, name) in enumerate(lines):
+        y = HEIGHT + ROW_PX * row + 6
+        shown = name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
+        parts.append(f'<line class="{style}" x1="8" x2="44" y1="{y}" y2="{y}"/>'
+                     f'<text class="tick" x="52" y="{y + 3.5:.1f}">{escape(shown)}<title>{escape(name)}</title></text>')
+    return parts
 
 
 def ability_text(ability: Ability | None, *, with_routes: bool = True) -> str:

@@ -8,8 +8,8 @@ Bench2Drive's evaluator leaves them. Scores come from `carla_bridge.score`, so t
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -183,6 +183,11 @@ class Run:
             if entry.result is not None and (self.folder / entry.result.folder / TRAJECTORY_NAME).is_file()
         ]
 
+    def only(self, route_ids: Set[str]) -> Run:
+        """The same run over some of its routes."""
+        entries = tuple(entry for entry in self.entries if entry.route_id in route_ids)
+        return replace(self, entries=entries, wanted=len({entry.route_id for entry in entries}) * self.repeats)
+
     @property
     def name(self) -> str:
         """Planner and its source in a few words, or the folder's name."""
@@ -211,26 +216,26 @@ class Run:
         return score_records(found, RouteSet("the run's routes", facts))
 
 
-def load_run(folder: Path) -> Run:
-    """Read a run folder of either kind.
+def load_run(folder: Path, field: str = "run folder") -> Run:
+    """Read a run folder of either kind; `field` is what errors call it.
 
     Raises:
         UserError: it holds neither.
     """
     path = folder / RESULTS_NAME
     if not folder.is_dir():
-        raise UserError("run folder", "a folder", str(folder))
+        raise UserError(field, "a run folder", str(folder), "name the --out folder of a drive or an evaluation")
     if path.is_file() and not _is_leaderboard(path):
         return _own_run(folder, DriveResults.load(folder))
     request, attempts = read_journal(folder / JOURNAL_NAME)
     if request is not None and not path.is_file() and request.get("kind") == EVALUATION_KIND:
         finished = sum(attempt.get("result") is not None for attempt in attempts)
-        raise UserError("run folder", f"{RESULTS_NAME} of a finished or stopped evaluation",
+        raise UserError(field, f"{RESULTS_NAME} of a finished or stopped evaluation",
                         f"the journal of one that was killed, with {finished} finished drives",
                         "the closed-loop command that began it goes on with it, and writes results and report")
     sources = read_sources([folder]) if any(folder.glob("*.json")) else None
     if sources is None or not sources.records:
-        raise UserError("run folder", f"{RESULTS_NAME} of a drive, or result files of an evaluator", str(folder))
+        raise UserError(field, f"{RESULTS_NAME} of a drive, or result files of an evaluator", str(folder))
     entries = tuple(
         Entry(record.route_id, record.repetition, record.town, record.scenario_type, record)
         for record in (found.record for found in sources.records)

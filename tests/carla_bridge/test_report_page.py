@@ -115,7 +115,8 @@ def test_ticks_are_round_evenly_spaced_and_inside(low, span, count):
     assert all(low - 1e-6 * span <= tick <= low + span * (1 + 1e-6) for tick in ticks)
     if len(ticks) > 2:
         steps = np.diff(ticks)
-        assert steps == pytest.approx(np.full(len(steps), steps[0]), rel=1e-6)
+        rounding = 4 * np.spacing(abs(low) + span)
+        assert steps == pytest.approx(np.full(len(steps), steps[0]), rel=1e-6, abs=rounding)
         mantissa = steps[0] / 10 ** np.floor(np.log10(steps[0]) + 1e-9)
         assert min(abs(mantissa - m) for m in (1, 2, 2.5, 5, 10)) < 1e-3
 

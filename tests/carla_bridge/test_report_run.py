@@ -21,7 +21,7 @@ from carla_bridge.recording.scene_track import read_scene
 from carla_bridge.report import write_report
 from carla_bridge.report.command import report
 from carla_bridge.report.compare import compare
-from carla_bridge.report.compare_page import write_comparison
+from carla_bridge.report.compare_page import load_comparison, write_comparison
 from carla_bridge.report.moments import box_gap_m, boxes_touch, moments_of
 from carla_bridge.report.page import PAGE_NAME
 from carla_bridge.report.radar import HEIGHT, RADIUS, WIDTH, radar
@@ -202,6 +202,11 @@ def test_radar_places_shares_from_the_middle_to_the_rim():
     svg = radar([("run", open_one)])
     assert 'class="reach s1"' in svg
     assert "25 to 75 % of 4" in svg
+    lines = dict(re.findall(r'<line class="(\w+ s\d)" x1="8".*?<title>(.*?)</title>', svg))
+    assert lines == {"area s1": "run", "reach s1": "run: at most, where that is open"}
+    two = dict(re.findall(r'<line class="(\w+ s\d)" x1="8".*?<title>(.*?)</title>',
+                          radar([("<one>", abilities), ("other", open_one)])))
+    assert two == {"area s1": "&lt;one&gt;", "area s2": "other", "reach s2": "other: at most, where that is open"}
     assert radar([("run", {"A": abilities["A"], "B": abilities["B"]})]) == ""
     assert radar([("run", abilities), ("other", {"A": abilities["A"]})]) == ""
 
@@ -214,7 +219,7 @@ def test_hostile_names_stay_text(tmp_path):
     routes = tuple(replace(route, scenario=evil, reason=evil) for route in routes)
     results_of(routes, planner=evil, source=evil, machine=evil, routes_file=evil).save(tmp_path)
     write_report(tmp_path, video=False)
-    write_comparison(tmp_path, tmp_path)
+    write_comparison(load_comparison(tmp_path, tmp_path))
     for name in (PAGE_NAME, "compare.html"):
         html = (tmp_path / name).read_text()
         page = Page(html)
@@ -263,12 +268,13 @@ def test_only_a_whole_set_is_called_bench2drive(tmp_path):
     facts = shipped_sets()["bench2drive220"].routes
     records = [RouteRecord.of_drive(key, 100.0, [], scenario_name=f"{fact.scenario_type}_1", town=fact.town)
                for key, fact in facts.items()]
-    LeaderboardResults.of_run(records, 220).save(tmp_path / "results.json")
-    whole = load_run(tmp_path)
+    for number in (220, 219):
+        (tmp_path / str(number)).mkdir()
+        LeaderboardResults.of_run(records[:number], number).save(tmp_path / str(number) / "results.json")
+    whole, most = load_run(tmp_path / "220"), load_run(tmp_path / "219")
     assert whole.label == "Bench2Drive"
-    LeaderboardResults.of_run(records[:-1], 219).save(tmp_path / "results.json")
-    assert load_run(tmp_path).label == "Bench2Drive's evaluator, 219 routes"
-    found = compare(whole, load_run(tmp_path))
+    assert most.label == "Bench2Drive's evaluator, 219 routes"
+    found = compare(whole, most)
     assert (len(found.pairs), len(found.only_before), len(found.only_after), found.warnings) == (219, 0, 1, ())
 
 
@@ -306,12 +312,67 @@ def test_comparison_pairs_routes_and_counts_what_changed(many, tmp_path):
     assert (found.only_before, found.only_after) == (["1000", "1001"], ["1012", "1013"])
     # Those of one run only: after scored 100 and 50 * 1 (1013 is blocked), before 100 and 100.
     assert found.bounds == pytest.approx(((-20 + 0 - 50 - 100 - 100) / 14, (-20 + 100 + 50 + 0 + 0) / 14))
-    html = write_comparison(after, before).read_text()
+    html = write_comparison(load_comparison(after, before)).read_text()
     Page(html)
-    for fact in ("-2.00", "1005 (ParkedObstacle)", "The runs do not have the same routes", "1000, 1001", "1012, 1013"):
+    for fact in ("-2.00", "1005 (ParkedObstacle)", "In both: 10 of 14", "Only in the second (2): 1000, 1001",
+                 "Only in the first (2): 1012, 1013", "over the 10 routes in both", "over all 14 routes of either"):
         assert fact in html, fact
     for drawing in re.findall(r"<svg.*?</svg>", html, re.S):
         ElementTree.fromstring(drawing)
+
+
+def test_figures_over_the_routes_in_both_stand_apart_from_those_of_each_whole_run(many, tmp_path):
+    before = changed(tmp_path / "before", many, range(12), {})
+    after = changed(tmp_path / "after", many, range(2, 14), {})
+    comparison = load_comparison(after, before)
+    page = Page(write_comparison(comparison).read_text())
+    own = [f"{sum(expected_score(i) for i in range(first, first + 12)) / 12:.2f}" for first in (2, 0)]
+    common = f"{sum(expected_score(i) for i in range(2, 12)) / 10:.2f}"
+    rows = {row[0]: row[1:] for row in page.rows if row}
+    assert rows["driving score"] == [common, common, *own]
+    assert rows["routes"] == ["10", "10", "12", "12"]
+    assert [rows[str(1000 + i)][1] for i in (0, 1, 2, 11, 12, 13)] == [
+        "second only", "second only", "both", "both", "first only", "first only"]
+    again = changed(tmp_path / "again", many, range(2, 14), {})
+    same = Page(write_comparison(load_comparison(after, again)).read_text())
+    assert {row[0]: row[1:] for row in same.rows if row}["routes"] == ["12", "12"]
+
+
+def test_a_route_without_a_verdict_in_one_run_is_no_route_of_the_other_alone(many, tmp_path):
+    before = changed(tmp_path / "before", many, range(4), {})
+    found = compare(load_run(many), load_run(before))
+    assert (found.half_judged, len(found.only_after)) == ([], 24)
+    spoilt = tmp_path / "spoilt"
+    spoilt.mkdir()
+    results = load_run(before).results
+    results_of(results.routes[1:], missing=(NotDriven("1000", 0, "infrastructure", 3, "gone", "Nowhere", ""),)).save(
+        spoilt)
+    found = load_comparison(before, spoilt)
+    assert (found.half_judged, found.only_after, found.only_before) == (["1000"], [], [])
+    assert "without a verdict in one (1): 1000" in write_comparison(found).read_text()
+
+
+@pytest.mark.parametrize("twin", ["itself", "a copy"])
+def test_a_run_compared_with_itself_is_told(many, tmp_path, twin):
+    run = changed(tmp_path / "run", many, range(3), {})
+    other = run
+    if twin == "a copy":
+        other = changed(tmp_path / "copy", many, range(3), {})
+    done = CliRunner().invoke(report, [str(run), "--compare", str(other)], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert "no difference can show" in done.stderr
+    assert "no difference can show" in (run / "compare.html").read_text()
+    assert compare(load_run(run), load_run(changed(tmp_path / "less", many, range(2), {}))).warnings == ()
+
+
+@pytest.mark.parametrize("other", ["nope", "empty", "strangers"])
+def test_what_cannot_be_compared_is_refused_before_anything_is_written(many, tmp_path, other):
+    run = changed(tmp_path / "run", many, range(3), {})
+    (tmp_path / "empty").mkdir()
+    changed(tmp_path / "strangers", many, range(5, 8), {})
+    with pytest.raises(UserError, match=r"^--compare: expected"):
+        CliRunner().invoke(report, [str(run), "--compare", str(tmp_path / other)], catch_exceptions=False)
+    assert not (run / PAGE_NAME).exists()
 
 
 @pytest.mark.parametrize(("gained", "lost"), [(0, 0), (1, 0), (5, 0), (7, 2), (3, 3)])
@@ -340,13 +401,13 @@ def test_comparison_says_what_differs_between_the_runs_and_refuses_strangers(man
     strange.mkdir()
     results_of(tuple(replace(route, record=None) for route in results.routes)).save(strange)
     with pytest.raises(UserError, match="a run with scores"):
-        write_comparison(before, strange)
+        write_comparison(load_comparison(before, strange))
 
 
 def test_the_command_writes_both_pages_and_refuses_other_folders(many, tmp_path):
     before = changed(tmp_path / "before", many, range(3), {})
     done = CliRunner().invoke(report, [str(before), "--compare", str(before)], catch_exceptions=False)
-    assert done.output.split() == [str(before / PAGE_NAME), str(before / "compare.html")]
+    assert done.stdout.split() == [str(before / PAGE_NAME), str(before / "compare.html")]
     (tmp_path / "empty").mkdir()
     for folder in (tmp_path / "empty", tmp_path / "nowhere"):
         with pytest.raises(UserError, match="run folder"):
