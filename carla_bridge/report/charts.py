@@ -118,7 +118,7 @@ def line_chart(
     if len(series) > 1:
         x = float(width - RIGHT)
         for line in reversed(series):
-            x -= 7.0 * len(line.name) + 22
+            x -= 8.4 * len(line.name) + 22
             parts.append(f'<line class="line {line.style}" x1="{x:.0f}" x2="{x + 12:.0f}" y1="9" y2="9"/>'
                          f'<text class="tick" x="{x + 16:.0f}" y="13">{escape(line.name)}</text>')
     return plot.svg(parts, title)

@@ -13,12 +13,20 @@ from typing import Any
 import jinja2
 import numpy as np
 
-from carla_bridge.leaderboard.infractions import SHORT_NAMES, count_kinds
+from carla_bridge.leaderboard.infractions import count_kinds
 from carla_bridge.recording.results import DriveResults, RouteResult, latency_figures
 from carla_bridge.report.lanes import load_all_lanes
 from carla_bridge.report.moments import worst
 from carla_bridge.report.radar import radar
-from carla_bridge.report.route_view import INFRACTION_STYLE, ShownMoment, route_view, state_class
+from carla_bridge.report.route_view import (
+    INFRACTION_STYLE,
+    ShownMoment,
+    film_of,
+    kind_text,
+    ms_text,
+    route_view,
+    state_class,
+)
 from carla_bridge.report.run import Entry, Figures, Run, load_run
 from wamdiff2_core.journal import replace_file
 
@@ -35,10 +43,12 @@ OTHER_REMARK = "Result files of Bench2Drive's evaluator; a Bench2Drive score is 
 
 def templates() -> jinja2.Environment:
     """The templates of this folder; everything that is filled in is escaped."""
-    return jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
+    environment.filters |= {"ms": ms_text, "kind": kind_text}
+    return environment
 
 
 def write_page(folder: Path) -> Path:
@@ -53,6 +63,7 @@ def write_page(folder: Path) -> Path:
     lanes = load_all_lanes(folder)
     recorded = run.recorded()
     together = len(recorded) <= ROUTES_ON_FIRST_PAGE
+    numbers = [number for number, entry in enumerate(run.entries) if entry in recorded]
     pictures = PICTURES[0] if together else PICTURES[1]
     sections, rows, moments, wall_ms = [], [], [], []
     for number, entry in enumerate(run.entries):
@@ -66,18 +77,19 @@ def write_page(folder: Path) -> Path:
                 sections.append(view)
             else:
                 html = environment.get_template("route_page.html").render(
-                    title=f"Route {entry.route_id}", route=view, report_url="", run_url="../", up=f"../{PAGE_NAME}"
+                    title=f"Route {entry.route_id}", run=run, route=view, report_url="", run_url="../",
+                    up=f"../{PAGE_NAME}", neighbours=_neighbours(run, numbers, number),
                 )
                 report_folder.mkdir(exist_ok=True)
                 (report_folder / f"{number:03d}.html").write_text(html)
-        rows.append(_row(entry, link))
+        rows.append(_row(run, entry, link))
     html = environment.get_template("page.html").render(
         title=f"{run.name}: {_headline(run)}", run=run, results=run.results, headline=_headline(run), pill=_pill(run),
         tiles=_tiles(run, wall_ms), setup=_setup(run), remark=WORLD_REMARKS.get(run.label, OTHER_REMARK),
         radar=radar([(run.name, run.figures.abilities)]) if run.figures else "",
         problems=[*run.problems, *(run.figures.problems if run.figures else ())], rows=rows,
         choices=_choices(rows), hidden=_hidden(rows), moments=_worst(moments), routes=sections,
-        report_url=f"{REPORT_NAME}/", run_url="", up="", together=together,
+        report_url=f"{REPORT_NAME}/", run_url="", up="", neighbours=(), together=together,
         video=VIDEO_NAME if (folder / VIDEO_NAME).is_file() else "",
     )
     path = folder / PAGE_NAME
@@ -91,7 +103,7 @@ def infraction_chips(entry: Entry) -> list[tuple[str, int, str]]:
         kinds = count_kinds(item.kind for item in entry.result.infractions)
     else:
         kinds = count_kinds(item.kind for item in entry.record.infractions) if entry.record else count_kinds(())
-    return [(SHORT_NAMES.get(kind, kind), count, INFRACTION_STYLE[kind]) for kind, count in kinds.items()]
+    return [(kind_text(kind), count, INFRACTION_STYLE[kind]) for kind, count in kinds.items()]
 
 
 def _worst(moments: list[ShownMoment]) -> list[ShownMoment]:
@@ -114,9 +126,18 @@ def _pill(run: Run) -> str:
     return "part" if "part" in states else "ok"
 
 
-def _row(entry: Entry, link: str) -> dict[str, Any]:
+def _neighbours(run: Run, numbers: list[int], number: int) -> list[tuple[str, str]]:
+    """(words, address) of the pages before and after a route's page."""
+    place = numbers.index(number)
+    near = [("before: {}", other) for other in numbers[max(0, place - 1) : place]]
+    near += [("next: {}", other) for other in numbers[place + 1 : place + 2]]
+    return [(words.format(run.entries[other].route_id), f"{other:03d}.html") for words, other in near]
+
+
+def _row(run: Run, entry: Entry, link: str) -> dict[str, Any]:
     return {
-        "entry": entry, "link": link, "chips": infraction_chips(entry), "state": state_class(entry),
+        "entry": entry, "link": link, "film": film_of(run, entry), "chips": infraction_chips(entry),
+        "state": state_class(entry),
         "abilities": [name.replace("_", " ") for name in entry.abilities],
         "reason": entry.missing.reason if entry.missing else entry.result.reason if entry.result else "",
     }
@@ -136,7 +157,7 @@ def _hidden(rows: list[dict[str, Any]]) -> set[str]:
     """Columns that would say nothing."""
     columns = {
         "scenario": any(row["entry"].scenario for row in rows), "ability": any(row["abilities"] for row in rows),
-        "town": len({row["entry"].town for row in rows}) > 1,
+        "town": len({row["entry"].town for row in rows}) > 1, "film": any(row["film"] for row in rows),
     }
     return {name for name, shown in columns.items() if not shown}
 
@@ -160,7 +181,7 @@ def _tiles(run: Run, wall_ms: list[float]) -> list[tuple[str, str, str]]:
         )),
     ]
     if latency := latency_figures(wall_ms):
-        tiles.append((f"{latency['p50']:.0f} ms", "frame to plan, median", f"95 % below {latency['p95']:.0f} ms"))
+        tiles.append((ms_text(latency["p50"]), "frame to plan, median", f"95 % below {ms_text(latency['p95'])}"))
     decode_ms = _mean(routes, "decode_ms")
     if decode_ms is not None:
         tiles.append((f"{_mean(routes, 'forwards'):.1f}", "model forwards a plan", f"{decode_ms:.0f} ms decoding"))

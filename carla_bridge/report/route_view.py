@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from carla_bridge.leaderboard.infractions import SHORT_NAMES
 from carla_bridge.recording.results import (
     PlanRecord,
     RouteResult,
@@ -81,7 +82,8 @@ def route_view(
     route_xy = np.array(shape.xy_m)
     driven = np.array([[tick.x_m, tick.y_m] for tick in ticks]).reshape(-1, 2)
     places = [
-        Marker(item.x_m, item.y_m, f"{item.kind} at {item.t_s:.1f} s: {item.detail}", INFRACTION_STYLE[item.kind])
+        Marker(item.x_m, item.y_m, f"{kind_text(item.kind)} at {item.t_s:.1f} s: {item.detail}",
+               INFRACTION_STYLE[item.kind])
         for item in route.infractions
     ]
     drawn, replayed = route_map(lanes, route_xy, shape.length_m, driven, places, scene)
@@ -92,17 +94,22 @@ def route_view(
                     close_up(lanes, route_xy, shape.length_m, driven, scene, moment.t_s))
         for moment in moments_of(entry, scene)[:MOMENTS_PER_ROUTE]
     ]
-    film = f"{route.folder}/{FILM_NAME}"
     return {
         "entry": entry, "result": route, "repeats": run.repeats, "anchor": f"route-{number}",
         "state": state_class(entry), "map": drawn,
         "replay": replay_text(replayed) if replayed is not None else "",
         "charts": _charts(route, ticks, received), "pictures": book.spread(pictures), "moments": moments,
         "decode": _decode(received), "not_driven": _not_driven(received),
-        "film": film if (run.folder / film).is_file() else "",
+        "film": film_of(run, entry),
         "dt_s": next((plan.dt_s for plan in received if plan.dt_s), None),
         "wall_ms": latencies_ms(received),
     }
+
+
+def film_of(run: Run, entry: Entry) -> str:
+    """The film of a drive alone, relative to the run folder; empty without one."""
+    film = f"{entry.result.folder}/{FILM_NAME}" if entry.result is not None else ""
+    return film if film and (run.folder / film).is_file() else ""
 
 
 def state_class(entry: Entry) -> str:
@@ -117,8 +124,18 @@ def cost_text(moment: Moment) -> str:
     """What a moment cost, in words."""
     if moment.kind == "near miss":
         return "near miss"
-    what = "not finished" if moment.kind == "end" else moment.kind.replace("_", " ")
+    what = "not finished" if moment.kind == "end" else kind_text(moment.kind)
     return f"{what}, -{100 * moment.cost:.0f} %" if moment.cost else what
+
+
+def kind_text(kind: str) -> str:
+    """A kind of infraction in a word or two."""
+    return SHORT_NAMES.get(kind, kind.replace("_", " "))
+
+
+def ms_text(value: float) -> str:
+    """Milliseconds in words, with a decimal where a whole number would say little."""
+    return f"{value:.0f} ms" if value >= 10 else f"{value:.1f} ms"
 
 
 def _charts(route: RouteResult, ticks: list[Tick], received: list[PlanRecord]) -> list[str]:
@@ -126,7 +143,7 @@ def _charts(route: RouteResult, ticks: list[Tick], received: list[PlanRecord]) -
         return []
     t = [tick.t_ns * 1e-9 for tick in ticks]
     moments = [
-        Marker(item.t_s, 0.0, f"{item.kind}: {item.detail}", INFRACTION_STYLE[item.kind])
+        Marker(item.t_s, 0.0, f"{kind_text(item.kind)}: {item.detail}", INFRACTION_STYLE[item.kind])
         for item in route.infractions
     ]
     planned = [(plan.t_ns * 1e-9, _planned_speed(plan)) for plan in received if plan.waypoints_m]
@@ -145,7 +162,7 @@ def _charts(route: RouteResult, ticks: list[Tick], received: list[PlanRecord]) -
         figures = route.latency_ms
         charts.append(histogram(
             "Plans by latency, frame sent to plan received", "wall time, ms", latencies_ms(received),
-            [(f"{name} {figures[name]:.0f}", figures[name]) for name in ("p50", "p95") if name in figures],
+            [(f"{name} {ms_text(figures[name])}", figures[name]) for name in ("p50", "p95") if name in figures],
         ))
     return charts
 

@@ -173,6 +173,8 @@ def replay(view: TopView, scene: Scene) -> dict[str, Any]:
     """The scene as `replay.js` shows it: every body's outline, and its poses at the moments, in pixels of a drawing.
 
     Moments are thinned to `PLAYED_STEP_S`; poses are [x, y, angle in degrees, clockwise], null while it is not there.
+    A small body is drawn `grown` times as large while the whole route is in view; what follows the ego vehicle is
+    `near_px` of the drawing wide.
     """
     if scene.ego is None:
         raise ValueError("replay: expected a scene with an ego vehicle, got none")
@@ -186,8 +188,11 @@ def replay(view: TopView, scene: Scene) -> dict[str, Any]:
     tracks += [_track(view, scene.bodies[key], _kind(scene.bodies[key]), [one.poses.get(key) for one in moments])
                for key in keys]
     lights = {str(key): [moment.lights.get(key, "unknown") for moment in moments] for key in scene.lamps}
-    return {"t_s": [round(moment.t_s, 2) for moment in moments], "tracks": tracks,
-            "lights": {key: _runs(states) for key, states in lights.items()}}
+    return {
+        "t_s": [round(moment.t_s, 2) for moment in moments], "tracks": tracks,
+        "lights": {key: _runs(states) for key, states in lights.items()},
+        "near_px": round(min(CLOSE_UP_M * view.scale, view.width), 1),
+    }
 
 
 def replay_text(data: dict[str, Any]) -> str:
@@ -248,9 +253,8 @@ def _state(moments: Sequence[SceneMoment], index: int, key: int) -> str:
 
 
 def _track(view: TopView, body: Body, kind: str, poses: Sequence[Pose2D | None]) -> dict[str, Any]:
-    corners = body.outline_m * [view.scale, -view.scale]
-    corners *= max(1.0, LEAST_ACTOR_PX / (2 * max(body.half_m) * view.scale))
-    outline = corners.round(1).tolist()
+    outline = (body.outline_m * [view.scale, -view.scale]).round(2).tolist()
+    least = max(1.0, LEAST_ACTOR_PX / (2 * max(body.half_m) * view.scale))
     pixels = []
     for pose in poses:
         if pose is None:
@@ -258,7 +262,7 @@ def _track(view: TopView, body: Body, kind: str, poses: Sequence[Pose2D | None])
             continue
         x, y = view.pixels(np.array([pose.x_m, pose.y_m]))[0]
         pixels.append([round(float(x), 1), round(float(y), 1), round(float(-np.rad2deg(pose.yaw_rad)), 1)])
-    return {"kind": kind, "name": body.type_id, "outline": outline, "poses": _runs(pixels)}
+    return {"kind": kind, "name": body.type_id, "outline": outline, "grown": round(least, 2), "poses": _runs(pixels)}
 
 
 def _runs(values: Sequence[Any]) -> list[list[Any]]:

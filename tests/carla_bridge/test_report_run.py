@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 import time
 from dataclasses import replace
+from html import unescape
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
@@ -31,6 +34,7 @@ from carla_bridge.score.route_sets import shipped_sets
 from tests.carla_bridge.run_doubles import SCENARIOS, entries_of, results_of, write_route
 from wamdiff2_core.errors import UserError
 
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 VOID_TAGS = {"meta", "img", "input", "br"}
 
 
@@ -149,6 +153,47 @@ def test_worst_moments_come_by_their_cost(many):
     assert costs[4] == 40
 
 
+def test_pages_of_routes_lead_to_their_neighbours_and_name_the_world(many):
+    for number, expected in ((0, ["001.html"]), (5, ["004.html", "006.html"]), (27, ["026.html"])):
+        html = (many / "report" / f"{number:03d}.html").read_text()
+        page = Page(html)
+        assert [link for link in page.links if re.fullmatch(r"\d+\.html", link)] == expected
+        assert "../index.html" in page.links
+        assert "embedded world" in html
+
+
+def test_moments_are_named_as_in_the_table(many):
+    html = (many / PAGE_NAME).read_text()
+    assert "<b>hit vehicle, -40 %</b>" in html
+    assert "collisions_vehicle" not in html
+    assert "collisions_vehicle" not in (many / "report" / "005.html").read_text()
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="no chromium to lay pages out")
+@pytest.mark.parametrize("width_px", [390, 1280])
+def test_no_page_is_wider_than_the_screen(many, tmp_path, width_px):
+    """Frames of the width are laid out in one window: a browser window has a least width of its own."""
+    write_comparison(load_comparison(changed(tmp_path / "run", many, range(5), {}), many))
+    pages = [many / PAGE_NAME, many / "report" / "005.html", tmp_path / "run" / "compare.html"]
+    probe = ("<script>document.title = [...document.querySelectorAll('*')].filter((e) => !e.closest('.wide') && "
+             "e.getBoundingClientRect().right > innerWidth + 1).map((e) => e.outerHTML.slice(0, 80)).join();"
+             "parent.postMessage([innerWidth, document.title], '*')</script>")
+    frames = ""
+    for number, page in enumerate(pages):
+        (tmp_path / f"{number}.html").write_text(page.read_text() + probe)
+        frames += f'<iframe src="{number}.html" style="width:{width_px}px;height:2000px;border:0"></iframe>'
+    (tmp_path / "all.html").write_text(
+        "<title></title><script>onmessage = (m) => { const p = document.createElement('pre'); "
+        f"p.textContent = JSON.stringify(m.data); document.body.append(p) }}</script><body>{frames}</body>")
+    done = subprocess.run(
+        [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1400,1000", "--dump-dom",
+         "--virtual-time-budget=8000", f"--user-data-dir={tmp_path / 'profile'}", (tmp_path / "all.html").as_uri()],
+        capture_output=True, text=True, timeout=120,
+    )
+    found = [json.loads(unescape(text)) for text in re.findall(r"<pre>(.*?)</pre>", done.stdout)]
+    assert found == [[width_px, ""]] * len(pages), done.stderr[-500:]
+
+
 def test_a_hundred_routes_take_less_than_five_seconds(many, tmp_path):
     routes = load_run(many).results.routes
     copies = tuple(replace(routes[i % 28], route_id=str(i)) for i in range(100))
@@ -244,6 +289,10 @@ def test_replay_places_actors_where_the_scene_has_them(many):
     for index, t_s in enumerate(replayed["t_s"]):
         pose = [value for first, value in ego["poses"] if first <= index][-1]
         assert pose[0] == pytest.approx(start[0] + 5.0 * t_s * scale, abs=0.3)
+    assert replayed["near_px"] == pytest.approx(60.0 * scale, abs=0.2)
+    assert ego["grown"] == 1.0
+    length = float(np.ptp(np.array(ego["outline"])[:, 0]))
+    assert length == pytest.approx(2 * scene.ego.half_m[0] * scale, abs=0.05)
     other = next(track for track in replayed["tracks"] if track["name"] == "vehicle.audi.tt")
     assert other["poses"][0][1][0] == pytest.approx(start[0] + 45.0 * scale, abs=0.3)
     assert other["poses"][0][1][1] == pytest.approx(start[1] - 2.2 * scale, abs=0.3)  # left of the route is up
@@ -432,6 +481,7 @@ def test_a_larger_run_gets_a_film_a_route_and_keeps_those_that_are_newer(tmp_pat
     films = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.mp4"))
     assert films == ["routes/0/film.mp4", "routes/1/film.mp4"]
     assert "../routes/0/film.mp4" in Page((tmp_path / "report" / "000.html").read_text()).links
+    assert [link for link in Page((tmp_path / PAGE_NAME).read_text()).links if link.endswith("mp4")] == films
     made = (tmp_path / films[0]).stat().st_mtime_ns
     write_report(tmp_path)
     assert (tmp_path / films[0]).stat().st_mtime_ns == made
