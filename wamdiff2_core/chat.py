@@ -18,12 +18,11 @@ import numpy as np
 from wamdiff2_core.config import ImagePolicy
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.images import preprocess_images
-from wamdiff2_core.prompts import IMAGE_PLACEHOLDER
 
 if TYPE_CHECKING:
     import torch
 
-
+IMAGE_PLACEHOLDER = "<image>"
 QWEN_CHAT_TEMPLATE = (
     "{%- for message in messages -%}"
     "{{- '<|im_start|>' + message.role + '\\n' -}}"
@@ -163,6 +162,24 @@ class ChatCodec:
     def decode(self, ids: Iterable[int]) -> str:
         """Text of answer ids, special tokens left out, stripped."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True)).strip()
+
+    def token_spans(self, ids: Sequence[int]) -> list[tuple[int, int]]:
+        """Where each token stands in `decode(ids)`: (start, end) characters.
+
+        A special token stands nowhere: its span is empty. So is that of a token that ends inside a character; the token
+        that completes the character has it.
+        """
+        from tokenizers.decoders import DecodeStream
+
+        stream = DecodeStream(skip_special_tokens=True)
+        pieces = [stream.step(self.tokenizer.backend_tokenizer, int(token)) or "" for token in ids]
+        whole = "".join(pieces)
+        lead, length = len(whole) - len(whole.lstrip()), len(whole.strip())
+        spans, at = [], -lead
+        for piece in pieces:
+            spans.append((min(max(at, 0), length), min(max(at + len(piece), 0), length)))
+            at += len(piece)
+        return spans
 
     def _encode_layout(self, has_system: bool, layout: Sequence[str | None], texts: Sequence[str]) -> list[int]:
         key = has_system, tuple(part is None for part in layout)

@@ -19,6 +19,8 @@ T = TypeVar("T")
 LabelAlignment = Literal["shifted", "aligned"]
 MaskKind = Literal["strict", "upstream"]
 RemaskingStrategy = Literal["sequential", "low_confidence_static", "low_confidence_dynamic", "autoregressive"]
+TaskName = Literal["planning", "lingoqa", "drivebench", "grounding"]
+TASK_NAMES: tuple[TaskName, ...] = ("planning", "lingoqa", "drivebench", "grounding")
 REMASKING_STRATEGIES = ("sequential", "low_confidence_static", "low_confidence_dynamic", "autoregressive")
 
 
@@ -150,7 +152,7 @@ class PlanningTask(Strict):
     """The planning question a checkpoint was trained on.
 
     Attributes:
-        prompt: template in `prompts.py`.
+        prompt: template in `tasks/planning.py`.
         waypoints: number of waypoints in the answer.
         dt_s: their spacing in time, seconds.
         decimals: decimals of waypoints in the answer's text.
@@ -173,6 +175,17 @@ class PlanningTask(Strict):
         _require(self.waypoints >= 1, "waypoints", ">= 1", self.waypoints)
         _require(self.dt_s > 0, "dt_s", "> 0 seconds", self.dt_s)
         _require(0 <= self.decimals <= 3, "decimals", "0..3", self.decimals)
+
+
+@dataclass(frozen=True)
+class GroundingTask(Strict):
+    """The grounding question a checkpoint was trained on.
+
+    Attributes:
+        quotes: marks around the description: `doubled` single ones (published), `curly` double or `straight` double.
+    """
+
+    quotes: Literal["doubled", "curly", "straight"] = "doubled"
 
 
 def parse(cls: type[T], data: Mapping[str, Any], source: str) -> T:

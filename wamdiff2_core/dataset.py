@@ -18,10 +18,10 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from wamdiff2_core.chat import IMAGE_PLACEHOLDER
 from wamdiff2_core.conversations import Conversation, ConversationError, read_objects
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.outputs import disk_errors_named
-from wamdiff2_core.prompts import IMAGE_PLACEHOLDER
 
 JPEG_QUALITY = 90
 KEYS = ("id", "image", "conversations", "datasource", "min_pixels", "max_pixels")

@@ -15,10 +15,10 @@ import numpy as np
 from wamdiff2_core.checks import DEFAULT_LIMITS, PlanLimits, check_waypoints
 from wamdiff2_core.config import CameraSpec, DecodeConfig, PlanningTask
 from wamdiff2_core.errors import UserError, did_you_mean
-from wamdiff2_core.prompts import planning_prompt
 from wamdiff2_core.serving_record import RECORD_NAME, ServingRecord
+from wamdiff2_core.tasks.planning import format_waypoints, parse_waypoints, planning_prompt
+from wamdiff2_core.tasks.text import AnswerError
 from wamdiff2_core.types import CameraFrame, Check, EgoState, Navigation, Observation, Plan, Waypoints
-from wamdiff2_core.waypoint_text import WaypointTextError, format_waypoints, parse_waypoints
 
 if TYPE_CHECKING:
     import torch
@@ -159,7 +159,7 @@ class CheckpointPlanner:
         try:
             waypoints = parse_waypoints(answer.text, self._task)
             check = check_waypoints(waypoints, observation.ego.speed_mps, self._task.waypoints, self._limits)
-        except WaypointTextError as error:
+        except AnswerError as error:
             check = Check(False, str(error))
         return Plan(observation.stamp_ns, waypoints, answer.text, answer.stats, check, self._checkpoint.hash)
 

@@ -14,11 +14,13 @@ from pathlib import Path
 from wamdiff2_core.config import (
     CameraSpec,
     DecodeConfig,
+    GroundingTask,
     ImagePolicy,
     LabelAlignment,
     MaskKind,
     PlanningTask,
     Strict,
+    TaskName,
     parse,
 )
 from wamdiff2_core.errors import UserError
@@ -41,6 +43,8 @@ class ServingRecord(Strict):
         eos_token_id: id that ends an answer and pads its last block.
         decode: default decoding.
         planning: the planning task, or None for a checkpoint that does not plan.
+        tasks: every task the weights were trained on; empty: `planning` alone when that is given, else not stated.
+        grounding: form of the grounding question; None is the published one.
         images: image policy.
         rig: cameras in the order of the prompt's images.
         notes: free text for the reader.
@@ -56,6 +60,29 @@ class ServingRecord(Strict):
     images: ImagePolicy = ImagePolicy()
     rig: tuple[CameraSpec, ...] = ()
     notes: str = ""
+    tasks: tuple[TaskName, ...] = ()
+    grounding: GroundingTask | None = None
+
+    def __post_init__(self) -> None:
+        if len(set(self.tasks)) != len(self.tasks):
+            raise UserError("tasks", "each task once", ", ".join(self.tasks))
+        for name in ("planning", "grounding"):
+            given = getattr(self, name) is not None
+            if self.tasks and given and name not in self.tasks:
+                raise UserError("tasks", f"{name} among them, as its form is given", ", ".join(self.tasks))
+        if "planning" in self.tasks and self.planning is None:
+            raise UserError("planning", "the planning task, as tasks name it", "null")
+
+    @property
+    def trained_tasks(self) -> tuple[TaskName, ...]:
+        """Tasks the weights were trained on; empty when the record does not state any."""
+        return self.tasks or (("planning",) if self.planning is not None else ())
+
+    def check_task(self, task: TaskName) -> None:
+        """Raise `UserError` when `task` is not one that the weights were trained on; a record may not state any."""
+        if self.trained_tasks and task not in self.trained_tasks:
+            raise UserError("task", f"one of {', '.join(self.trained_tasks)} (trained)", task,
+                            "choose a trained task, or a checkpoint trained on this one")
 
     def check_request(self, decode: DecodeConfig) -> None:
         """Raise `UserError` when `decode` asks for what the weights were not trained for."""

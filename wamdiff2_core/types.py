@@ -96,11 +96,11 @@ class Navigation:
 
     Attributes:
         targets_m: (2, 2) next two target points, base_link at t0, x forward, y left.
-        command: high-level command.
+        command: high-level command; None when it is not known, which only NAVSIM's prompts have a word for.
     """
 
     targets_m: np.ndarray
-    command: NavCommand = NavCommand.FOLLOW
+    command: NavCommand | None = NavCommand.FOLLOW
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "targets_m", _array("targets_m", self.targets_m, (2, 2)))

@@ -74,7 +74,7 @@ def test_raw_ids_equal_the_authors(authors, case):
 def test_cached_decoding_equals_brute_force(attn, strategy, size, steps, threshold, images):
     decoder, inputs = generator(5, attn), random_inputs(size + 20, 13, images)
     config = DecodeConfig(size, steps, strategy, threshold, max_new_tokens=max(12, 2 * size + 1))
-    expected = brute_force(decoder.checkpoint.model, inputs, config, MASK, NO_EOS)
+    expected = brute_force(decoder.model, inputs, config, MASK, NO_EOS)
     assert len(set(expected)) > 1
     assert list(one(decoder, inputs, config).raw_ids) == expected
 
@@ -157,7 +157,7 @@ def test_without_eos_an_answer_fills_whole_blocks():
 def test_forwards_are_one_prefill_and_one_for_each_step():
     decoder = generator(9)
     calls: list[int] = []
-    layer = decoder.checkpoint.model.model.language_model.layers[0]
+    layer = decoder.model.model.language_model.layers[0]
     layer.register_forward_hook(lambda module, args, out: calls.append(1))
     for strategy in STRATEGIES:
         calls.clear()
@@ -175,7 +175,7 @@ def test_the_mask_id_is_never_emitted_even_when_the_model_prefers_it(strategy, t
     favourite = max(one(decoder, inputs, config).raw_ids, key=one(decoder, inputs, config).raw_ids.count)
     decoder = generator(10, mask=favourite)
     with torch.no_grad():  # a head that always prefers the mask token
-        decoder.checkpoint.model.lm_head.register_forward_hook(
+        decoder.model.lm_head.register_forward_hook(
             lambda module, args, out: out.index_fill(-1, torch.tensor([favourite]), 1e4)
         )
     answer = one(decoder, inputs, config)
@@ -191,7 +191,7 @@ def test_a_mask_token_in_the_prompt_stays_put():
     config = DecodeConfig(4, 4, "low_confidence_dynamic", 0.3, max_new_tokens=12)
     answer = one(decoder, inputs, config)
     assert torch.equal(inputs.input_ids, before)
-    assert list(answer.raw_ids) == brute_force(decoder.checkpoint.model, inputs, config, MASK, NO_EOS)
+    assert list(answer.raw_ids) == brute_force(decoder.model, inputs, config, MASK, NO_EOS)
     other = ModelInputs(torch.where(before == MASK, 7, before))
     assert one(decoder, other, config).raw_ids != answer.raw_ids
 

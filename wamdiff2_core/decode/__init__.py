@@ -1,5 +1,6 @@
 """Decoding: block diffusion and autoregressive, over one cached model."""
 
 from wamdiff2_core.decode.generator import Generation, Generator
+from wamdiff2_core.decode.trace import DecodeTrace
 
-__all__ = ["Generation", "Generator"]
+__all__ = ["DecodeTrace", "Generation", "Generator"]

@@ -15,11 +15,12 @@ from wamdiff2_core.chat import ModelInputs
 from wamdiff2_core.config import DecodeConfig
 from wamdiff2_core.decode.block_diffusion import DecodedBatch, UniformDraws
 from wamdiff2_core.decode.selection import choose_tokens
+from wamdiff2_core.decode.trace import TraceRecorder
 from wamdiff2_core.model.block_model import BlockModel
 
 
 def decode_autoregressive(
-    model: BlockModel, requests: Sequence[ModelInputs], config: DecodeConfig, eos_token_id: int
+    model: BlockModel, requests: Sequence[ModelInputs], config: DecodeConfig, eos_token_id: int, trace: bool = False
 ) -> DecodedBatch:
     """Decode a batch token by token; at temperature 0 this equals Hugging Face's greedy `generate`.
 
@@ -28,6 +29,7 @@ def decode_autoregressive(
         requests: prompts.
         config: length limit and sampling.
         eos_token_id: ends an answer.
+        trace: note how sure the model was of each token.
     """
     rows = len(requests)
     started = time.perf_counter()
@@ -37,6 +39,7 @@ def decode_autoregressive(
     ids = torch.full((rows, config.max_new_tokens), eos_token_id, device=model.device)
     steps = torch.zeros(rows, dtype=torch.long)
     draws = UniformDraws(rows, config.seed) if config.temperature > 0 else None
+    recorder = TraceRecorder(rows, config.max_new_tokens, model.device) if trace else None
     open_rows = torch.ones(rows, dtype=torch.bool, device=model.device)
     for position in range(config.max_new_tokens):
         if position:
@@ -44,10 +47,12 @@ def decode_autoregressive(
         active = open_rows.cpu()
         steps += active
         uniform = draws.draw(active.tolist(), 1)[:, 0].to(model.device) if draws else None
-        tokens, _ = choose_tokens(model.logits(hidden), config, uniform)
+        tokens, probabilities = choose_tokens(model.logits(hidden), config, uniform)
+        if recorder is not None:
+            recorder.fix(position, position, open_rows[:, None], probabilities[:, None])
         ids[:, position] = torch.where(open_rows, tokens, eos_token_id)
         open_rows = open_rows & (tokens != eos_token_id)
         if not open_rows.any():
             break
     done = time.perf_counter()
-    return DecodedBatch(ids, steps, steps.clone(), (prefilled - started) * 1e3, (done - prefilled) * 1e3)
+    return DecodedBatch(ids, steps, steps.clone(), (prefilled - started) * 1e3, (done - prefilled) * 1e3, recorder)

@@ -18,6 +18,7 @@ from wamdiff2_core.chat import ModelInputs
 from wamdiff2_core.config import DecodeConfig
 from wamdiff2_core.decode.schedule import schedule
 from wamdiff2_core.decode.selection import choose_tokens, select_positions
+from wamdiff2_core.decode.trace import TraceRecorder
 from wamdiff2_core.model.block_model import BlockModel
 from wamdiff2_core.model.masks import block_count
 
@@ -31,6 +32,7 @@ class DecodedBatch:
         steps: (N,) steps each row took part in.
         blocks: (N,) blocks each row decoded.
         prefill_ms, decode_ms: wall clock of the batch.
+        trace: when each token was fixed, if that was asked for.
     """
 
     ids: Tensor
@@ -38,6 +40,7 @@ class DecodedBatch:
     blocks: Tensor
     prefill_ms: float = 0.0
     decode_ms: float = 0.0
+    trace: TraceRecorder | None = None
 
 
 @dataclass
@@ -60,7 +63,8 @@ class UniformDraws:
 
 
 def decode_blocks(
-    model: BlockModel, requests: Sequence[ModelInputs], config: DecodeConfig, mask_token_id: int, eos_token_id: int
+    model: BlockModel, requests: Sequence[ModelInputs], config: DecodeConfig, mask_token_id: int, eos_token_id: int,
+    trace: bool = False,
 ) -> DecodedBatch:
     """Decode a batch by block diffusion.
 
@@ -70,6 +74,7 @@ def decode_blocks(
         config: block size, step budget, strategy and sampling.
         mask_token_id: fills open positions; never chosen.
         eos_token_id: ends an answer after the block that holds it.
+        trace: note when each token is fixed.
     """
     size, counts = config.block_size, schedule(config.block_size, config.denoising_steps)
     blocks, rows = block_count(config.max_new_tokens, size), len(requests)
@@ -81,6 +86,7 @@ def decode_blocks(
     steps = torch.zeros(rows, dtype=torch.long)
     decoded = torch.zeros(rows, dtype=torch.long)
     draws = UniformDraws(rows, config.seed) if config.temperature > 0 else None
+    recorder = TraceRecorder(rows, blocks * size, model.device) if trace else None
     finished = torch.zeros(rows, 1, dtype=torch.bool, device=model.device)
     for block in range(blocks):
         first = block * size
@@ -99,18 +105,21 @@ def decode_blocks(
             logits[:, mask_token_id] = -torch.inf
             uniform = draws.draw(active.tolist(), size).to(model.device)[masked] if draws else None
             candidates, probabilities = choose_tokens(logits, config, uniform)
-            if step + 1 == len(counts):
+            last = step + 1 == len(counts)
+            if last and recorder is None:
                 tokens = tokens.masked_scatter(masked, candidates)
                 break
             confidence = torch.zeros(masked.shape, device=model.device).masked_scatter_(masked, probabilities)
-            fixed = select_positions(confidence, masked, config, count)
+            fixed = masked if last else select_positions(confidence, masked, config, count)
+            if recorder is not None:
+                recorder.fix(first, step, fixed, confidence)
             tokens = torch.where(fixed, tokens.masked_scatter(masked, candidates), tokens)
             masked = masked & ~fixed
-            if not masked.any():
+            if last or not masked.any():
                 break
         ids[:, first : first + size] = tokens
         finished = finished | (tokens == eos_token_id).any(-1, keepdim=True)
         if finished.all():
             break
     done = time.perf_counter()
-    return DecodedBatch(ids, steps, decoded, (prefilled - started) * 1e3, (done - prefilled) * 1e3)
+    return DecodedBatch(ids, steps, decoded, (prefilled - started) * 1e3, (done - prefilled) * 1e3, recorder)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from wamdiff2_core.chat import ModelInputs
+from wamdiff2_core.chat import ChatCodec, ModelInputs
 from wamdiff2_core.config import DecodeConfig
 from wamdiff2_core.decode.autoregressive import decode_autoregressive
 from wamdiff2_core.decode.block_diffusion import decode_blocks
+from wamdiff2_core.decode.trace import DecodeTrace
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.model.block_model import BlockModel
 from wamdiff2_core.model.checkpoint import Checkpoint
 from wamdiff2_core.model.masks import block_count
+from wamdiff2_core.serving_record import ServingRecord
 from wamdiff2_core.types import DecodeStats
 
 
@@ -29,6 +32,7 @@ class Generation:
         text: of `token_ids`; empty when the checkpoint has no tokenizer.
         ended: whether EOS was reached.
         stats: forwards and steps are this answer's own; times are those of its batch.
+        trace: when each token was fixed; None unless it was asked for.
     """
 
     token_ids: tuple[int, ...]
@@ -36,10 +40,15 @@ class Generation:
     text: str
     ended: bool
     stats: DecodeStats
+    trace: DecodeTrace | None = None
 
 
 class Generator:
-    """Decodes batches with one checkpoint; requests leave nothing behind that a later one could see."""
+    """Decodes batches with one model; requests leave nothing behind that a later one could see.
+
+    Attributes:
+        model: the stock model; its weights may change between calls.
+    """
 
     def __init__(self, checkpoint: Checkpoint, *, enforce_record: bool = True) -> None:
         """Take a checkpoint.
@@ -48,32 +57,68 @@ class Generator:
             checkpoint: loaded weights.
             enforce_record: refuse decoding that the serving record does not allow; False is for experiments.
         """
-        self.checkpoint = checkpoint
-        self._record = checkpoint.record if enforce_record else None
-        self._model = BlockModel(checkpoint.model)
+        chat = checkpoint.chat if checkpoint.tokenizer is not None else None
+        record = checkpoint.record if enforce_record else None
+        self._take(checkpoint.model, chat, record, checkpoint.mask_token_id, checkpoint.eos_token_id)
+
+    @classmethod
+    def of(cls, model: Any, chat: ChatCodec | None, record: ServingRecord, *, enforce_record: bool = True) -> Generator:
+        """Take a model in memory, for example one in training.
+
+        The caller sees to its device, dtype, autocast and evaluation mode.
+
+        Args:
+            model: stock Qwen3-VL, not wrapped; its weights are read anew at every call.
+            chat: decodes text; None leaves answers without text.
+            record: what the weights are trained for; gives the ids of mask and EOS.
+            enforce_record: refuse decoding that the record does not allow.
+        """
+        generator = cls.__new__(cls)
+        generator._take(model, chat, record if enforce_record else None, record.mask_token_id, record.eos_token_id)
+        return generator
+
+    def _take(
+        self, model: Any, chat: ChatCodec | None, record: ServingRecord | None, mask_token_id: int, eos_token_id: int
+    ) -> None:
+        self.model, self._chat, self._record = model, chat, record
+        self._mask_token_id, self._eos_token_id = mask_token_id, eos_token_id
+        self._blocks = BlockModel(model)
 
     @torch.inference_mode()
-    def generate(self, requests: Sequence[ModelInputs], config: DecodeConfig) -> list[Generation]:
+    def generate(
+        self, requests: Sequence[ModelInputs], config: DecodeConfig, *, trace: bool = False
+    ) -> list[Generation]:
         """Decode requests as one batch; each answer is the one it would have alone.
 
+        Args:
+            requests: prompts.
+            config: decoding.
+            trace: also tell when each token was fixed, and how sure the model was of it.
+
         Raises:
-            UserError: the request contradicts the serving record, is empty, or does not fit the model.
+            UserError: the request contradicts the serving record, is empty, or does not fit the model; or the model is
+                in training mode, where dropout and gradient checkpointing would change answers.
         """
+        if self.model.training:
+            raise UserError("model", "a model in evaluation mode", "one in training mode", "call model.eval() first")
         if self._record is not None:
             self._record.check_request(config)
         if not requests:
             return []
         self._check_lengths(requests, config)
         if config.strategy == "autoregressive":
-            batch = decode_autoregressive(self._model, requests, config, self.checkpoint.eos_token_id)
+            batch = decode_autoregressive(self._blocks, requests, config, self._eos_token_id, trace)
         else:
-            batch = decode_blocks(
-                self._model, requests, config, self.checkpoint.mask_token_id, self.checkpoint.eos_token_id
-            )
+            batch = decode_blocks(self._blocks, requests, config, self._mask_token_id, self._eos_token_id, trace)
+        size = 1 if config.strategy == "autoregressive" else config.block_size
+        decoded = batch.blocks.tolist()
+        traces: list[DecodeTrace | None] = [None] * len(decoded)
+        if batch.trace is not None:
+            traces = [*batch.trace.traces([blocks * size for blocks in decoded])]
         answers = []
-        for raw, steps, blocks in zip(batch.ids.tolist(), batch.steps.tolist(), batch.blocks.tolist(), strict=True):
-            ended = self.checkpoint.eos_token_id in raw
-            tokens = tuple(raw[: raw.index(self.checkpoint.eos_token_id)] if ended else raw)
+        for raw, steps, blocks, traced in zip(batch.ids.tolist(), batch.steps.tolist(), decoded, traces, strict=True):
+            ended = self._eos_token_id in raw
+            tokens = tuple(raw[: raw.index(self._eos_token_id)] if ended else raw)
             stats = DecodeStats(
                 prefill_ms=batch.prefill_ms,
                 decode_ms=batch.decode_ms,
@@ -82,15 +127,15 @@ class Generator:
                 blocks=blocks,
                 tokens=len(tokens) + ended,
             )
-            text = self.checkpoint.chat.decode(tokens) if self.checkpoint.tokenizer is not None else ""
-            answers.append(Generation(tokens, tuple(raw), text, ended, stats))
+            text = self._chat.decode(tokens) if self._chat is not None else ""
+            answers.append(Generation(tokens, tuple(raw), text, ended, stats, traced))
         return answers
 
     def _check_lengths(self, requests: Sequence[ModelInputs], config: DecodeConfig) -> None:
         longest = max(len(request.input_ids) for request in requests)
         if min(len(request.input_ids) for request in requests) == 0:
             raise UserError("input_ids", "at least one prompt token", "none")
-        limit = int(self.checkpoint.model.config.get_text_config().max_position_embeddings)
+        limit = int(self.model.config.get_text_config().max_position_embeddings)
         size = 1 if config.strategy == "autoregressive" else config.block_size
         wanted = longest + block_count(config.max_new_tokens, size) * size
         if wanted > limit:

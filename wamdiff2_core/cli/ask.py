@@ -1,0 +1,303 @@
+"""`wamdiff2 ask`: one question to a checkpoint, answered on the terminal.
+
+The answer goes to standard output, verbatim; how it reads and how it was decoded go to standard error. Everything that
+can be checked without the weights is checked before they are loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+
+from wamdiff2_core.chat import IMAGE_PLACEHOLDER, ChatRequest
+from wamdiff2_core.cli.predict import DTYPES, checked_record, decode_config, device_of
+from wamdiff2_core.config import TASK_NAMES, CameraSpec, DecodeConfig
+from wamdiff2_core.conversations import ConversationError, read_rgb
+from wamdiff2_core.errors import ExitCode, UserError, did_you_mean
+from wamdiff2_core.outputs import writable_file
+from wamdiff2_core.serving_record import ServingRecord
+from wamdiff2_core.tasks.drivebench import VIEWS, DriveBenchRequest, options_of, parse_drivebench
+from wamdiff2_core.tasks.grounding import GroundingRequest, box_scores, parse_grounding, pixels_from_box
+from wamdiff2_core.tasks.lingoqa import LingoQaRequest
+from wamdiff2_core.tasks.registry import find_task
+from wamdiff2_core.tasks.text import AnswerError, parse_text
+from wamdiff2_core.types import CameraFrame, DecodeStats, EgoState, NavCommand, Navigation, Observation
+
+FREE = "free"
+COMMANDS = {command.name.lower().replace("_", "-"): command for command in NavCommand}
+
+
+@dataclass(frozen=True)
+class Drive:
+    """What planning is asked with, as typed: pairs "X,Y" in base_link, x forward, y left."""
+
+    targets: list[str] = field(default_factory=list)
+    command: str = "follow"
+    velocity: str = "0"
+    acceleration: str = "0"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A resolved question.
+
+    Attributes:
+        folder, device, dtype: checkpoint and where it runs.
+        task: one of `TASK_NAMES`, or free.
+        question: as typed.
+        prompt: user text, with one mark for each image.
+        images: (H, W, 3) uint8 RGB each.
+        decode: decoding.
+        out: where a picture with boxes goes, or None.
+    """
+
+    folder: Path
+    device: str
+    dtype: str
+    task: str
+    question: str
+    prompt: str
+    images: tuple[np.ndarray, ...]
+    decode: DecodeConfig
+    out: Path | None
+
+
+def ask(
+    model: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="Checkpoint folder.")],
+    question: Annotated[str, typer.Argument(help="Question, or what to locate; planning takes none.")] = "",
+    image: Annotated[list[Path] | None, typer.Option(help="Picture; again for each further one, in order.")] = None,
+    task: Annotated[str, typer.Option(help="free, " + ", ".join(TASK_NAMES) + ".")] = FREE,
+    view: Annotated[
+        list[str] | None, typer.Option(help="drivebench: camera view of the one picture (CAM_FRONT); six need none.")
+    ] = None,
+    target: Annotated[
+        list[str] | None, typer.Option(metavar="X,Y", help="planning: a target point, metres, y left; give two.")
+    ] = None,
+    command: Annotated[str, typer.Option(help="planning: " + ", ".join(COMMANDS) + " or unknown.")] = "follow",
+    velocity: Annotated[str, typer.Option(metavar="VX[,VY]", help="planning: m/s, y left.")] = "0",
+    acceleration: Annotated[str, typer.Option(metavar="AX[,AY]", help="planning: m/s2, y left.")] = "0",
+    out: Annotated[Path | None, typer.Option(help="grounding: PNG file for the picture with its boxes.")] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(help="Length limit.")] = None,
+    block_size: Annotated[int | None, typer.Option(help="Tokens denoised together.")] = None,
+    denoising_steps: Annotated[int | None, typer.Option(help="Step budget of a block.")] = None,
+    strategy: Annotated[str | None, typer.Option(help="Remasking strategy, or autoregressive.")] = None,
+    threshold: Annotated[float | None, typer.Option(help="Confidence threshold of the dynamic strategy.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="0: most probable token.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of sampling.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or npu.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+) -> int:
+    """Ask a checkpoint one question about pictures.
+
+    Decoding is the checkpoint's own unless an option says otherwise. Exit code 1: the answer is not what the task asks
+    for, or the plan may not be driven.
+    """
+    if task != FREE and task not in TASK_NAMES:
+        known = (FREE, *TASK_NAMES)
+        raise UserError("task", "one of " + ", ".join(known), task, did_you_mean(task, known))
+    if dtype not in DTYPES:
+        raise UserError("dtype", "one of " + ", ".join(DTYPES), dtype, did_you_mean(dtype, DTYPES))
+    drive = Drive(target or [], command, velocity, acceleration)
+    _refuse_foreign_options(task, view, drive, out)
+    record = checked_record(model)
+    decode = decode_config(
+        record, max_new_tokens=max_new_tokens, block_size=block_size, denoising_steps=denoising_steps,
+        strategy=strategy, confidence_threshold=threshold, temperature=temperature, seed=seed,
+    )
+    if out is not None:
+        if out.suffix.lower() != ".png":
+            raise UserError("out", "a file that ends in .png", str(out))
+        writable_file(out, "out")
+    images = tuple(_picture(path) for path in image or [])
+    if task == "planning":
+        if question:
+            raise UserError("question", "none for planning", question,
+                            "say --target, --command and --velocity; --task free takes any question")
+        return _plan(model, record, images, drive, decode, device_of(device, 0), dtype)
+    prompt = prompt_of(task, question, len(images), tuple(view or ()), record)
+    return _answer(Asked(model, device_of(device, 0), dtype, task, question, prompt, images, decode, out))
+
+
+def prompt_of(
+    task: str, question: str, image_count: int, views: tuple[str, ...], record: ServingRecord | None
+) -> str:
+    """User text of a question; a free one without image marks gets its images in front.
+
+    Raises:
+        UserError: the task's own refusals, or another number of images than its prompt has marks.
+    """
+    if task == FREE:
+        if not question.strip():
+            raise UserError("question", "some text", "nothing")
+        marks = IMAGE_PLACEHOLDER in question or not image_count
+        prompt = question if marks else IMAGE_PLACEHOLDER * image_count + "\n" + question
+    else:
+        requests: dict[str, Callable[[], Any]] = {
+            "lingoqa": lambda: LingoQaRequest(question),
+            "drivebench": lambda: DriveBenchRequest(question, views or (VIEWS if image_count > 1 else VIEWS[:1])),
+            "grounding": lambda: GroundingRequest(question),
+        }
+        prompt = find_task(task, record).prompt(requests[task]())
+    marks_count = prompt.count(IMAGE_PLACEHOLDER)
+    if marks_count != image_count:
+        raise UserError("image", f"{marks_count}, as this question has places", image_count,
+                        "give --image once for each place")
+    return prompt
+
+
+def observation_of(images: Sequence[np.ndarray], rig: Sequence[CameraSpec], drive: Drive, prompt: str) -> Observation:
+    """What the planner sees.
+
+    Args:
+        images: (H, W, 3) uint8 RGB, in the order of the rig.
+        rig: cameras of the checkpoint; empty when any will do.
+        drive: as typed.
+        prompt: form of the planning question; only bench2drive's shows targets.
+
+    Raises:
+        UserError: a malformed number, an unknown command, or too few images or targets.
+    """
+    if len(images) != max(len(rig), 1):
+        names = ", ".join(camera.name for camera in rig)
+        raise UserError("image", f"one for each camera of the checkpoint ({names or 'front'})", len(images))
+    if drive.command != "unknown" and drive.command not in COMMANDS:
+        known = [*COMMANDS, "unknown"]
+        raise UserError("command", "one of " + ", ".join(known), drive.command, did_you_mean(drive.command, known))
+    if len(drive.targets) != 2 and (drive.targets or prompt == "bench2drive"):
+        raise UserError("target", "two target points", len(drive.targets), "give --target X,Y twice")
+    targets = [_pair("target", text, both=True) for text in drive.targets] or [(0.0, 0.0)] * 2
+    cameras = [camera.name for camera in rig] or ["front"]
+    frames = tuple(CameraFrame(rgb, 0, camera) for rgb, camera in zip(images, cameras, strict=True))
+    ego = EgoState(
+        np.array(_pair("velocity", drive.velocity)), np.array(_pair("acceleration", drive.acceleration))
+    )
+    return Observation(frames, ego, Navigation(np.array(targets), COMMANDS.get(drive.command)))
+
+
+def _refuse_foreign_options(task: str, view: list[str] | None, drive: Drive, out: Path | None) -> None:
+    """Options of one task are no part of another."""
+    for name, given, owner in (
+        ("view", bool(view), "drivebench"), ("out", out is not None, "grounding"),
+        ("target, command, velocity, acceleration", drive != Drive(), "planning"),
+    ):
+        if given and task != owner:
+            raise UserError(name, f"--task {owner}", f"--task {task}", "leave the option out")
+
+
+def _plan(
+    folder: Path, record: ServingRecord | None, images: tuple[np.ndarray, ...], drive: Drive, decode: DecodeConfig,
+    device: str, dtype: str,
+) -> int:
+    from wamdiff2_core.planner import CheckpointPlanner, check_frames
+
+    find_task("planning", record)
+    assert record is not None
+    assert record.planning is not None
+    observation = observation_of(images, record.rig, drive, record.planning.prompt)
+    check_frames(observation, record.rig)
+    planner = CheckpointPlanner.load(
+        folder, device=device, dtype=None if dtype == "auto" else dtype, **asdict(decode)
+    )
+    plan = planner.plan(observation)
+    _say(plan.text, error=False)
+    if plan.waypoints is not None:
+        _say("base_link, x forward, y left:")
+        for index, (x, y) in enumerate(plan.waypoints.xy_m, 1):
+            _say(f"at {index * plan.waypoints.dt_s:.2f} s: x {x:.2f} m, y {y:.2f} m")
+    _say("the plan may be driven" if plan.check.ok else f"the plan may not be driven: {plan.check.message}")
+    _say(_stats(plan.stats))
+    return int(ExitCode.DONE if plan.check.ok else ExitCode.FAILED_ITEMS)
+
+
+def _answer(asked: Asked) -> int:
+    from wamdiff2_core.decode import Generator
+    from wamdiff2_core.model.checkpoint import load_checkpoint
+
+    checkpoint = load_checkpoint(
+        asked.folder, device=asked.device, dtype=None if asked.dtype == "auto" else asked.dtype
+    )
+    inputs = checkpoint.chat.encode(ChatRequest(asked.prompt, asked.images))
+    grounding = asked.task == "grounding"
+    answer = Generator(checkpoint).generate([inputs], asked.decode, trace=grounding)[0]
+    _say(answer.text, error=False)
+    if grounding:
+        assert answer.trace is not None
+        spans = checkpoint.chat.token_spans(answer.token_ids)
+        fault = _show_boxes(asked, answer.text, spans, answer.trace.confidence)
+    else:
+        fault = _fault_of(asked, answer.text)
+    if fault is not None:
+        _say(str(fault))
+    _say(_stats(answer.stats) + ("" if answer.ended else "; not ended at the length limit"))
+    return int(ExitCode.DONE if fault is None else ExitCode.FAILED_ITEMS)
+
+
+def _fault_of(asked: Asked, text: str) -> AnswerError | None:
+    try:
+        if asked.task == "drivebench":
+            options = options_of(asked.question)
+            chosen = parse_drivebench(text, options).option
+            if chosen in options:
+                _say(f"option {chosen}: {options[chosen]}")
+        else:
+            parse_text(text)
+    except AnswerError as error:
+        return error
+    return None
+
+
+def _show_boxes(
+    asked: Asked, text: str, spans: Sequence[tuple[int, int]], confidence: Sequence[float]
+) -> AnswerError | None:
+    from wamdiff2_core.cli.box_picture import save_boxes
+
+    found = parse_grounding(text, lenient=True)
+    scores = box_scores(found, spans, confidence)
+    height, width = asked.images[0].shape[:2]
+    for detection, score in zip(found.detections, scores, strict=True):
+        x_min, y_min, x_max, y_max = pixels_from_box(detection.box, width, height)
+        _say(f"{score:.2f} {detection.label}: x {x_min:.0f} to {x_max:.0f}, y {y_min:.0f} to {y_max:.0f} pixels")
+    _say(f"{len(found.detections)} objects" + ("" if found.fault is None else ", which are whole in a damaged answer"))
+    if asked.out is not None:
+        save_boxes(asked.out, asked.images[0], found.detections, scores)
+        _say(f"-> {asked.out}")
+    return found.fault
+
+
+def _stats(stats: DecodeStats) -> str:
+    rate = stats.tokens / stats.forwards if stats.forwards else 0.0
+    return (
+        f"{stats.tokens} tokens in {stats.forwards} forwards ({rate:.1f} a forward), {stats.blocks} blocks, "
+        f"{stats.steps} steps; prefill {stats.prefill_ms:.0f} ms, decode {stats.decode_ms:.0f} ms"
+    )
+
+
+def _picture(path: Path) -> np.ndarray:
+    if not path.is_file():
+        raise UserError("image", "an image file", str(path))
+    try:
+        return read_rgb(path)
+    except ConversationError as error:
+        raise UserError("image", "a picture that can be decoded", str(error).removeprefix("image: ")) from None
+
+
+def _pair(name: str, text: str, both: bool = False) -> tuple[float, float]:
+    """Two numbers of "X,Y"; the second is 0 when left out, unless `both` are needed."""
+    parts = text.split(",")
+    try:
+        numbers = [float(part) for part in parts]
+    except ValueError:
+        numbers = []
+    if len(numbers) not in ((2,) if both else (1, 2)) or not np.isfinite(numbers).all():
+        raise UserError(name, "numbers as X,Y" if both else "numbers as X or X,Y", text or "nothing")
+    return numbers[0], numbers[1] if len(numbers) > 1 else 0.0
+
+
+def _say(line: str, error: bool = True) -> None:
+    Console(stderr=error, soft_wrap=True, highlight=False, markup=False, emoji=False).print(line)

@@ -1,0 +1,67 @@
+"""When each token of an answer was fixed, and how sure the model was: enough to rebuild every state of the decode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class DecodeTrace:
+    """How one answer came about; both tuples run over the tokens of its decoded blocks, the first of `raw_ids`.
+
+    Before step s of a block, exactly its tokens with `fixed_at < s` were known, and the others masked; all earlier
+    blocks were known, later ones did not exist.
+
+    Attributes:
+        fixed_at: step, within the token's block, at which it was fixed. Autoregressive: index of the token.
+        confidence: probability with which it was fixed, under the distribution it was chosen from.
+    """
+
+    fixed_at: tuple[int, ...]
+    confidence: tuple[float, ...]
+
+
+class TraceRecorder:
+    """Collects the traces of a batch on the model's device; nothing is read back before the end."""
+
+    def __init__(self, rows: int, columns: int, device: torch.device) -> None:
+        """Make room.
+
+        Args:
+            rows: answers of the batch.
+            columns: answer tokens of each.
+            device: of the decode.
+        """
+        self._fixed_at = torch.zeros(rows, columns, dtype=torch.int32, device=device)
+        self._confidence = torch.zeros(rows, columns, device=device)
+
+    def fix(self, first: int, step: int, fixed: Tensor, confidence: Tensor) -> None:
+        """Note that tokens were fixed.
+
+        Args:
+            first: answer column of the first token below.
+            step: which they were fixed at.
+            fixed: (N, B) bool.
+            confidence: (N, B) probabilities; those of other tokens are not looked at.
+        """
+        columns = slice(first, first + fixed.shape[1])
+        self._fixed_at[:, columns].masked_fill_(fixed, step)
+        known = self._confidence[:, columns]
+        self._confidence[:, columns] = torch.where(fixed, confidence, known)
+
+    def traces(self, lengths: Sequence[int]) -> list[DecodeTrace]:
+        """One trace an answer.
+
+        Args:
+            lengths: tokens in the decoded blocks of each.
+        """
+        return [
+            DecodeTrace(tuple(steps[:length]), tuple(sure[:length]))
+            for steps, sure, length in zip(
+                self._fixed_at.tolist(), self._confidence.tolist(), lengths, strict=True
+            )
+        ]
