@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wamdiff2_core.config import CameraSpec, DecodeConfig, ImagePolicy, PlanningTask, TargetRule
+from wamdiff2_core.config import (
+    TASK_NAMES,
+    CameraSpec,
+    DecodeConfig,
+    GroundingTask,
+    ImagePolicy,
+    PlanningTask,
+    TargetRule,
+)
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.serving_record import RECORD_NAME, ServingRecord
 
@@ -20,6 +28,7 @@ NANO = ServingRecord(
     rig=(CameraSpec(), CameraSpec(name="rear", yaw_deg=180.0)),
     notes="ä line\nand another",
 )
+GENERALIST = ServingRecord(planning=PlanningTask(), tasks=TASK_NAMES, grounding=GroundingTask("curly"))
 
 records = st.builds(
     ServingRecord,
@@ -35,7 +44,7 @@ records = st.builds(
 )
 
 
-@given(records)
+@given(records | st.just(GENERALIST) | st.just(ServingRecord(tasks=("lingoqa",))))
 def test_a_record_survives_its_file(tmp_path_factory, record):
     folder = tmp_path_factory.mktemp("record")
     record.save(folder)
@@ -52,6 +61,12 @@ def test_a_folder_without_a_record_has_none(tmp_path):
         ('{"notes": ', "expected valid JSON"),
         ("[1]", "expected a JSON object, got list"),
         ('{"note": "x"}', "did you mean 'notes'"),
+        ('{"tasks": ["lingoqa", "chess"]}', "tasks.1: expected 'planning', 'lingoqa', 'drivebench' or"),
+        ('{"tasks": ["planning"]}', "planning: expected the planning task, as tasks name it, got null"),
+        ('{"tasks": ["lingoqa"], "planning": {}}', "tasks: expected planning among them, as its form is given"),
+        ('{"tasks": ["lingoqa"], "grounding": {}}', "tasks: expected grounding among them, as its form is given"),
+        ('{"tasks": ["lingoqa", "lingoqa"]}', "tasks: expected each task once, got lingoqa, lingoqa"),
+        ('{"grounding": {"quotes": "none"}}', "grounding.quotes: expected 'doubled', 'curly' or 'straight', got none"),
         ('{"mask_kind": "soft"}', "mask_kind: expected 'strict' or 'upstream', got soft"),
     ],
 )
@@ -91,3 +106,18 @@ def test_shifted_weights_decode_only_autoregressively_and_ignore_the_block_size(
     record.check_request(DecodeConfig(strategy="autoregressive", block_size=32))
     with pytest.raises(UserError, match="only by 'autoregressive'"):
         record.check_request(DecodeConfig(strategy="sequential", block_size=1))
+
+
+def test_a_generalist_names_its_tasks_and_a_planner_needs_no_list(nano_folder):
+    assert GENERALIST.trained_tasks == TASK_NAMES
+    assert ServingRecord(planning=PlanningTask()).trained_tasks == ("planning",)
+    assert ServingRecord().trained_tasks == ()
+    assert ServingRecord.load(nano_folder).trained_tasks == ("planning",)
+
+
+def test_a_task_outside_the_record_is_refused_unless_it_states_none():
+    for task in TASK_NAMES:
+        GENERALIST.check_task(task)
+        ServingRecord().check_task(task)
+    with pytest.raises(UserError, match=r"task: expected one of planning \(trained\), got lingoqa"):
+        NANO.check_task("lingoqa")

@@ -196,11 +196,12 @@ def _plan(
 ) -> int:
     from wamdiff2_core.planner import CheckpointPlanner, check_frames
 
-    find_task("planning", record)
+    task = find_task("planning", record)
     assert record is not None
     assert record.planning is not None
     observation = observation_of(images, record.rig, drive, record.planning.prompt)
     check_frames(observation, record.rig)
+    task.prompt(observation)  # refuses what it has no words for
     planner = CheckpointPlanner.load(
         folder, device=device, dtype=None if dtype == "auto" else dtype, **asdict(decode)
     )

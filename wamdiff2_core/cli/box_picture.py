@@ -25,12 +25,13 @@ def draw_boxes(rgb: np.ndarray, detections: Sequence[Detection], scores: Sequenc
     Returns:
         (H, W, 3) uint8.
     """
-    from PIL import Image, ImageDraw
+    from PIL import Image, ImageDraw, ImageFont
 
     picture = Image.fromarray(rgb)
     canvas = ImageDraw.Draw(picture)
     hues: dict[str, float] = {}
     line_px = max(1, round(min(picture.size) / 200))
+    font = ImageFont.load_default(max(10, round(min(picture.size) / 45)))
     for found, score in zip(detections, scores, strict=True):
         hue = hues.setdefault(found.label, len(hues) * GOLDEN_TURN % 1.0)
         red, green, blue = (round(255 * part) for part in colorsys.hsv_to_rgb(hue, 0.9, 1.0))
@@ -38,9 +39,10 @@ def draw_boxes(rgb: np.ndarray, detections: Sequence[Detection], scores: Sequenc
         edges = (x_min, y_min, max(x_min, x_max - 1), max(y_min, y_max - 1))  # the last pixel inside each far edge
         canvas.rectangle(edges, outline=(red, green, blue), width=line_px)
         text = f"{found.label} {score:.2f}".encode("latin-1", "replace").decode("latin-1")  # what the font can draw
-        place = canvas.textbbox((x_min + line_px, y_min + line_px), text)
-        canvas.rectangle(place, fill=(red, green, blue))
-        canvas.text(place[:2], text, fill="black", anchor="la")
+        corner = x_min + line_px, y_min + line_px
+        canvas.rectangle(canvas.textbbox(corner, text, font), fill=(red, green, blue))
+        bright = 0.3 * red + 0.6 * green + 0.1 * blue > 127
+        canvas.text(corner, text, "black" if bright else "white", font)
     return np.asarray(picture)
 
 

@@ -65,7 +65,7 @@ def drivebench_prompt(request: DriveBenchRequest) -> str:
 def options_of(question: str) -> dict[str, str]:
     """Options that a question offers, by letter; empty when it does not offer at least A and B.
 
-    The last run of A, B, C, ... in the question counts, so a letter in its wording does no harm.
+    The last run of A, B, ... in the question counts, so a letter in its wording does no harm.
     """
     runs: list[list[re.Match[str]]] = []
     for match in _OPTION.finditer(question):
@@ -73,12 +73,9 @@ def options_of(question: str) -> dict[str, str]:
             runs.append([match])
         elif runs and ord(match[1]) == ord(runs[-1][-1][1]) + 1:
             runs[-1].append(match)
-    if not runs or len(runs[-1]) < 2:
-        return {}
-    ends = [match.start() for match in runs[-1][1:]] + [len(question)]
-    return {
-        match[1]: question[match.end() : end].strip() for match, end in zip(runs[-1], ends, strict=True)
-    }
+    offered = next((run for run in reversed(runs) if len(run) > 1), [])
+    ends = [match.start() for match in offered[1:]] + [len(question)]
+    return {match[1]: question[match.end() : end].strip() for match, end in zip(offered, ends, strict=bool(offered))}
 
 
 def parse_drivebench(text: str, options: Collection[str] = ()) -> DriveBenchAnswer:
