@@ -188,10 +188,9 @@ class Simulation:
         """Set the weather from the next tick on.
 
         Args:
-            values: fields of `carla.WeatherParameters`; all others are as on a clear day, with the sun 70 degrees high
-                and half the sky clouded, which is what Bench2Drive's routes without weather have.
+            values: fields of `carla.WeatherParameters`; all others are as the library makes them.
         """
-        weather = carla.WeatherParameters(sun_altitude_angle=70.0, cloudiness=50.0)
+        weather = carla.WeatherParameters()
         for name, value in values.items():
             setattr(weather, name, value)
         self.call(lambda: self._world.set_weather(weather), "world.set_weather")

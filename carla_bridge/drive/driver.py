@@ -169,7 +169,6 @@ class Driver:
         with RouteRecorder(config.out / folder, route) as recorder, \
                 Simulation(*self._server, ego_pose=route.start, cameras=cameras, town=route.town,
                            inertial=agent.needs.inertial, fault=self._server_fault, fresh=True) as simulation:
-            simulation.set_weather(spec.weathers[0].values if spec.weathers else {})
             agent.start(route, simulation.map)
             # The embedded server has put its own.
             background = config.vehicles if config.carla else 0

@@ -1,4 +1,4 @@
-"""Runs the scenarios of one route: sets them up, triggers them, steps them, and cleans up.
+"""Runs the scenarios and the weather of one route: sets them up, triggers them, steps them, and cleans up.
 
 Deterministic for a seed: every random choice comes from one generator per scenario, and time is simulated time. A
 scenario that cannot be set up makes its route void: it is an error, never a route without it.
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from carla_bridge.leaderboard.infractions import Infraction
+from carla_bridge.leaderboard.route_weather import RouteWeather
 from carla_bridge.scenarios.background import BackgroundTraffic
 from carla_bridge.scenarios.behaviours import Track
 from carla_bridge.scenarios.errors import ScenarioError
@@ -55,7 +56,7 @@ class ScenarioEngine:
         background: int = 0,
     ) -> None:
         self._simulation, self._plan, self._spec, self._planner, self._seed = simulation, plan, spec, planner, seed
-        self._track = Track(plan.xy_m)
+        self._track, self._weather = Track(plan.xy_m), RouteWeather(plan, spec.weathers)
         self._progress_m = 0.0
         self._scene: Scene | None = None
         self._waiting: list[tuple[float, Scenario]] = []
@@ -96,11 +97,12 @@ class ScenarioEngine:
         return taken
 
     def set_up(self, around: Surroundings) -> None:
-        """Put everything that is there from the beginning.
+        """Put everything that is there from the beginning, and set the weather of the start.
 
         Raises:
             ScenarioError: a scenario is unknown, does not belong to the route, or cannot be set up; the route is void.
         """
+        self._simulation.set_weather(self._weather.start)
         for index, spec in enumerate(self._spec.scenarios):
             kind = SCENARIOS.get(spec.type)
             if kind is None:
@@ -120,12 +122,15 @@ class ScenarioEngine:
             stage.flush(around)
 
     def step(self, around: Surroundings) -> None:
-        """Trigger what is due and run one tick of everything that runs.
+        """Trigger what is due and run one tick of everything that runs; the weather follows the ego vehicle.
 
         Raises:
             ScenarioError: a scenario cannot go on; the route is void.
         """
         pose = around.ego.pose
+        weather = self._weather.update(pose)
+        if weather is not None:
+            self._simulation.set_weather(weather)
         arcs, _ = self._track.project(np.array([[pose.x_m, pose.y_m]]), self._progress_m)
         self._progress_m = max(self._progress_m, float(arcs[0]))
         for trigger_m, scenario in list(self._waiting):
