@@ -39,6 +39,11 @@ def run_closed_loop(
     out: Annotated[Path | None, typer.Option(help="Run folder; the default is runs/drive-TIME.")] = None,
     carla: Annotated[str, typer.Option(help="HOST:PORT of a running server; none: the embedded one is started.")] = "",
     maps: Annotated[Path | None, typer.Option(help="Folder of .xodr files, for towns of the embedded server.")] = None,
+    passive: Annotated[bool, typer.Option(
+        "--passive", help="Drive a vehicle that is there in the world of --carla, which somebody else ticks.",
+    )] = False,
+    hero: Annotated[str, typer.Option(help="Role name of that vehicle.")] = "hero",
+    tick_wait: Annotated[float, typer.Option(min=0.1, help="Wall-clock seconds to wait for its owner's tick.")] = 20.0,
     scenarios: Annotated[bool, typer.Option(help="Play the scenarios of the routes, or leave them out.")] = True,
     vehicles: Annotated[int, typer.Option(min=0, help="Vehicles of background traffic.")] = 0,
     walkers: Annotated[int, typer.Option(min=0, help="Walkers of background traffic, in the embedded world.")] = 0,
@@ -60,10 +65,13 @@ def run_closed_loop(
     """
     if context.args and context.args[0] != "--ros-args":
         raise UserError("arguments", "options, or -- --ros-args with ROS arguments", " ".join(context.args))
+    mode = LatencyMode.parse(latency)
+    if passive and mode == LatencyMode():
+        mode = LatencyMode("live")
     config = DriveConfig(
-        routes, AgentChoice.parse(planner, link), out or default_out(), LatencyMode.parse(latency), carla, seed, device,
+        routes, AgentChoice.parse(planner, link), out or default_out(), mode, carla, seed, device,
         Patience(wait_s=plan_wait), video, maps, tuple(context.args), vehicles, walkers,
-        scenarios,
+        scenarios and not passive, hero if passive else "", tick_wait,
     )
     from carla_bridge.evaluation.evaluator import Evaluator
     from carla_bridge.evaluation.pool import LocalPool

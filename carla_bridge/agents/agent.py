@@ -38,6 +38,9 @@ class Frame(Protocol):
     def images(self) -> Mapping[str, CameraFrame]: ...
     @property
     def collisions(self) -> Sequence[Contact]: ...
+    @property
+    def pictured(self) -> Frame | None:
+        """An earlier step whose pictures have come only now; None in a world that waits for its pictures."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ a plan, so nothing arrives behind the drive's back.
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable, Sequence
 
@@ -87,6 +88,7 @@ class BridgeNode(Node):
         self._clock_out = out(Clock, "/clock")
         self.create_subscription(PlanMsg, "~/plan", self._on_plan, qos.RELIABLE)
         self.create_subscription(Bool, "~/planner_ready", self._on_ready, qos.LATCHED)
+        self._spinning = threading.Lock()
         self._executor = SingleThreadedExecutor()
         self._executor.add_node(self)
 
@@ -103,7 +105,7 @@ class BridgeNode(Node):
             self._imu.publish(imu_to_msg(frame.imu, frame.stamp_ns))
         if frame.gnss is not None:
             self._gnss.publish(gnss_to_msg(frame.gnss, frame.stamp_ns))
-        self._executor.spin_once(timeout_sec=0)
+        self._spin(0.0)
 
     def send(self, frame: SimulationFrame, navigation: Navigation) -> None:
         """Publish navigation, then the camera frame; the odometry of this stamp is out already."""
@@ -131,13 +133,13 @@ class BridgeNode(Node):
                 raise InfrastructureError(reason)
             if left_ns <= 0:
                 return None
-            self._executor.spin_once(timeout_sec=min(LONGEST_SPIN_S, left_ns * 1e-9))
+            self._spin(min(LONGEST_SPIN_S, left_ns * 1e-9))
         plan, received_ns = self._plans.pop(stamp_ns)
         return Answer(plan, received_ns - self._sent_ns.get(stamp_ns, received_ns))
 
     def heard(self) -> int:
         """How many plans have come so far, late ones included."""
-        self._executor.spin_once(timeout_sec=0)
+        self._spin(0.0)
         return self._heard
 
     def wait_for_planner(self, alive: Callable[[], bool], timeout_s: float) -> None:
@@ -157,12 +159,21 @@ class BridgeNode(Node):
             if time.monotonic() > deadline:
                 state = "ready, but its topics are not connected" if self._planner_ready else "not ready"
                 raise InfrastructureError(f"planner node: {state} after {timeout_s:g} s; see its log")
-            self._executor.spin_once(timeout_sec=0.1)
+            self._spin(0.1)
 
     def close(self) -> None:
         """Stop spinning and leave the graph."""
         self._executor.shutdown()
         self.destroy_node()
+
+    def _spin(self, timeout_s: float) -> None:
+        """Handle what has come, or wait for it. A planner may be awaited on one thread while another shows the ticks;
+        with no time to wait, a spin that is going on will do."""
+        if self._spinning.acquire(blocking=timeout_s > 0):
+            try:
+                self._executor.spin_once(timeout_sec=timeout_s)
+            finally:
+                self._spinning.release()
 
     def _connected(self) -> bool:
         listened = all(publisher.get_subscription_count() for publisher in (self._odometry, self._navigation))

@@ -7,17 +7,15 @@ the new frame has delivered precisely that frame.
 
 from __future__ import annotations
 
-import logging
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 import carla
-import numpy as np
 
+from carla_bridge.client.ego_session import EgoSession, short_name
 from carla_bridge.client.measurements import (
     SimulationFrame,
     Stream,
@@ -27,23 +25,15 @@ from carla_bridge.client.measurements import (
     gnss_from_carla,
     imu_from_carla,
 )
-from carla_bridge.client.server_watch import Fault, Watchdog, no_fault
-from carla_bridge.client.surroundings import Surroundings, SurroundingsReader
-from carla_bridge.client.vehicle_control import HOLD, PedalMap, to_pedals
+from carla_bridge.client.server_watch import Fault, no_fault
+from carla_bridge.client.surroundings import SurroundingsReader
+from carla_bridge.client.vehicle_control import HOLD
 from wamdiff2_core.config import CameraSpec
 from wamdiff2_core.errors import InfrastructureError, UserError
-from wamdiff2_core.frames import (
-    flip_y,
-    pose_to_carla,
-    rotation,
-    rotation_to_carla,
-)
-from wamdiff2_core.types import Pose2D, VehicleCommand
+from wamdiff2_core.frames import flip_y, pose_to_carla, rotation
+from wamdiff2_core.types import Pose2D
 
-LOG = logging.getLogger(__name__)
-T = TypeVar("T")
 EGO_BLUEPRINT = "vehicle.lincoln.mkz_2020"
-LOST_TIMEOUT_S = 1.0  # for putting back a server that does not answer
 WARM_UP_TICKS = 10  # sensors come alive within a few ticks: the start is at a multiple of this many
 # CARLA refuses to spawn a vehicle that touches the ground; the embedded server has no such trouble.
 SPAWN_LIFTS_M = (0.0, 0.2, 0.5)
@@ -57,7 +47,7 @@ class CameraMount:
     every_ticks: int = 5
 
 
-class Simulation:
+class Simulation(EgoSession):
     """Owns the connection, the tick, the ego vehicle and its sensors. A context manager: leaving it puts the server
     back as it was.
 
@@ -103,16 +93,10 @@ class Simulation:
             InfrastructureError: no server there, or it failed on the way.
             UserError: no such town or blueprint, or the pose is taken.
         """
-        self._timeout_s = timeout_s
+        super().__init__(timeout_s, fault)
         self._fixed_delta_s = fixed_delta_s
-        self._fault = fault
-        self._watchdog = Watchdog(fault)
-        self._actors: list[Any] = []
         self._streams: dict[str, Stream] = {}
         self._original_settings: Any = None
-        self._world: Any = None
-        self._lost = False  # whether a call has failed, as to a server that hangs
-        self._closed = False
         try:
             self.call(lambda: self._connect(host, port, town), f"connecting to the CARLA server at {host}:{port}")
             self.call(self._synchronise, "world.apply_settings")
@@ -125,26 +109,6 @@ class Simulation:
         except BaseException:
             self.close()
             raise
-
-    @property
-    def world(self) -> Any:
-        """The `carla.World`, for what this class does not do."""
-        return self._world
-
-    @property
-    def client(self) -> Any:
-        """The `carla.Client`, for batches of commands."""
-        return self._client
-
-    @property
-    def ego_id(self) -> int:
-        """Actor id of the ego vehicle."""
-        return int(self._ego.id)
-
-    def apply(self, command: VehicleCommand) -> None:
-        """Set the ego vehicle's controls for the next ticks."""
-        pedals = to_pedals(command, self.pedal_map)
-        self._ego.apply_control(carla.VehicleControl(throttle=pedals.throttle, steer=pedals.steer, brake=pedals.brake))
 
     def place_ego(self, pose: Pose2D, speed_mps: float = 0.0) -> None:
         """Put the ego vehicle somewhere else, driving straight on at a speed, from the next tick on."""
@@ -195,77 +159,17 @@ class Simulation:
             setattr(weather, name, value)
         self.call(lambda: self._world.set_weather(weather), "world.set_weather")
 
-    def speed_limit_mps(self) -> float:
-        """Speed limit where the ego vehicle is; 0 when none is known."""
-        return float(self._ego.get_speed_limit()) / 3.6
-
-    def call(self, function: Callable[[], T], what: str, timeout_s: float = math.inf) -> T:
-        """The result of a call that waits for the server; each is short, so that few are left behind by Ctrl-C.
-
-        Args:
-            function: calls the library.
-            what: names it in messages.
-            timeout_s: wall clock; by default the library's own limit holds.
-
-        Raises:
-            InfrastructureError: it failed, it did not come back in time, or the server has ended.
-        """
-        try:
-            return self._watchdog.call(function, what, timeout_s)
-        except InfrastructureError:
-            self._lost = True
-            raise
-
-    def surroundings(self) -> Surroundings:
-        """Everything around the ego vehicle at the last tick: privileged, not for planners."""
-        return self.call(lambda: self._reader.read(self._world.get_snapshot()), "reading the surroundings")
-
-    def close(self) -> None:
-        """Destroy what was spawned and restore the server's settings. Never raises; safe to call twice."""
-        if self._closed:
-            return
-        self._closed = True
-        try:
-            # What a call that Ctrl-C left behind has spawned is known once it is back.
-            lost = self._lost or not self._watchdog.idle(LOST_TIMEOUT_S)
-            if lost and self._original_settings is not None:
-                self._client.set_timeout(LOST_TIMEOUT_S)
-            for actor in reversed(self._actors):
-                if hasattr(actor, "stop"):
-                    actor.stop()
-                if self._fault():
-                    continue  # it went with the server
-                # The library logs a time-out here instead of raising it.
-                if not actor.destroy() and lost:
-                    raise RuntimeError(f"actor {actor.id} was not destroyed")
-            if self._original_settings is not None and not self._fault():
-                self._world.apply_settings(self._original_settings)
-        except RuntimeError as error:
-            # Each further call to a lost server would wait for its own time-out.
-            LOG.warning("the server was not put back as it was: %s", error)
-        self._actors.clear()
-        self._streams.clear()
-        self._original_settings = None
-        self._watchdog.stop()
-
-    def __enter__(self) -> Simulation:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def _put_back(self) -> None:
+        if self._original_settings is not None:
+            self._world.apply_settings(self._original_settings)
 
     def _move_on(self) -> int:
         # The library's own limit comes first; the watchdog's is for waits inside the library that have none.
-        return self.call(lambda: self._world.tick(self._timeout_s), "world.tick", self._timeout_s + 5.0)
+        return int(self.call(lambda: self._world.tick(self._timeout_s), "world.tick", self._timeout_s + 5.0))
 
     def _connect(self, host: str, port: int, town: str | None) -> None:
-        self._client = carla.Client(host, port, worker_threads=4)
-        self._client.set_timeout(self._timeout_s)
-        # This one call keeps the interpreter's lock, so nothing is noticed before it comes back.
-        self._world = self._client.get_world()
-        if town is not None and _short(self._world.get_map().name) != _short(town):
+        self._open_world(host, port)
+        if town is not None and short_name(self._world.get_map().name) != short_name(town):
             self._load(town)
         self.map = self._world.get_map()
 
@@ -278,14 +182,14 @@ class Simulation:
 
     def _reload(self) -> None:
         """Begin the town anew; time stands still meanwhile, as the settings are kept."""
-        self._world = self._client.load_world(_short(self.map.name), False)
+        self._world = self._client.load_world(short_name(self.map.name), False)
         self.map = self._world.get_map()
 
     def _load(self, town: str) -> None:
-        known = sorted({_short(name) for name in self._client.get_available_maps()})
-        if _short(town) not in known:
+        known = sorted({short_name(name) for name in self._client.get_available_maps()})
+        if short_name(town) not in known:
             raise UserError("town", "one of the server's towns (" + ", ".join(known) + ")", town)
-        self._world = self._client.load_world(_short(town))
+        self._world = self._client.load_world(short_name(town))
 
     def _transform(self, pose: Pose2D, lift_m: float) -> Any:
         x, y, yaw = pose_to_carla(pose)
@@ -301,15 +205,14 @@ class Simulation:
             raise UserError("ego blueprint", "a vehicle of the server", blueprint) from None
         description.set_attribute("role_name", "hero")
         for lift_m in SPAWN_LIFTS_M:
-            self._ego = self._world.try_spawn_actor(description, self._transform(pose, lift_m))
-            if self._ego is not None:
+            actor = self._world.try_spawn_actor(description, self._transform(pose, lift_m))
+            if actor is not None:
                 self._lift_m = lift_m
-                self._actors.append(self._ego)
+                self._actors.append(actor)
                 break
         else:
             raise UserError("ego pose", "a free place", pose, "another vehicle may stand there")
-        steering = max(wheel.max_steer_angle for wheel in self._ego.get_physics_control().wheels)
-        self.pedal_map = PedalMap(max_steer_rad=float(np.deg2rad(steering)))
+        self._take_ego(actor)
         self.apply(HOLD)
 
     def _mount_sensors(self, cameras: Sequence[CameraMount], inertial: bool) -> None:
@@ -317,28 +220,16 @@ class Simulation:
         if len(self._cameras) != len(cameras):
             raise UserError("cameras", "distinct names", [mount.spec.name for mount in cameras])
         for name, mount in self._cameras.items():
-            spec = mount.spec
-            pitch, yaw, roll = rotation_to_carla(spec.roll_deg, spec.pitch_deg, spec.yaw_deg)
-            x, y, z = flip_y(np.array([spec.x_m, spec.y_m, spec.z_m]))
-            attributes = {
-                "image_size_x": str(spec.width_px), "image_size_y": str(spec.height_px), "fov": str(spec.hfov_deg),
-                "sensor_tick": str(self._fixed_delta_s * mount.every_ticks if mount.every_ticks > 1 else 0.0),
-            }
-            transform = carla.Transform(carla.Location(float(x), float(y), float(z)), carla.Rotation(pitch, yaw, roll))
-            self._mount(name, "sensor.camera.rgb", transform, attributes, mount.every_ticks)
+            period_s = self._fixed_delta_s * mount.every_ticks if mount.every_ticks > 1 else 0.0
+            self._mount(name, partial(self._camera, mount.spec, period_s), mount.every_ticks)
         if inertial:
-            self._mount("imu", "sensor.other.imu", carla.Transform())
-            self._mount("gnss", "sensor.other.gnss", carla.Transform())
-        self._mount("collision", "sensor.other.collision", carla.Transform())
+            self._mount("imu", partial(self._central, "sensor.other.imu"))
+            self._mount("gnss", partial(self._central, "sensor.other.gnss"))
+        self._mount("collision", partial(self._central, "sensor.other.collision"))
 
-    def _mount(
-        self, name: str, blueprint: str, transform: Any, attributes: dict[str, str] | None = None, period: int = 1
-    ) -> None:
+    def _mount(self, name: str, describe: Callable[[], tuple[Any, Any]], period: int = 1) -> None:
         def mount() -> None:
-            description = self._world.get_blueprint_library().find(blueprint)
-            for key, value in (attributes or {}).items():
-                description.set_attribute(key, value)
-            actor = self._world.spawn_actor(description, transform, attach_to=self._ego)
+            actor = self._world.spawn_actor(*describe(), attach_to=self._ego)
             self._actors.append(actor)
             self._streams[name] = Stream(name, actor, period, self._fault)
 
@@ -367,7 +258,3 @@ class Simulation:
         except InfrastructureError:
             return False
         return True
-
-
-def _short(map_name: str) -> str:
-    return map_name.rsplit("/", 1)[-1]

@@ -69,6 +69,7 @@ class SimulationFrame:
         ego: motion and pose of the ego vehicle.
         images: pictures taken on this very frame, by camera name; a camera that was not due is absent.
         collisions: contacts reported since the last tick.
+        pictured: an earlier step whose pictures have come only now, in a world that does not wait for them.
     """
 
     frame: int
@@ -78,6 +79,7 @@ class SimulationFrame:
     imu: ImuReading | None = None
     gnss: GnssReading | None = None
     collisions: tuple[Collision, ...] = ()
+    pictured: SimulationFrame | None = None
 
 
 class Stream:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from types import TracebackType
 
+from carla_bridge.client.versions import embedded_dialect
 from carla_bridge.leases import lease_ports
 from carla_bridge.processes import ManagedProcess, wait_for_port
 from wamdiff2_core.errors import ExitCode, InfrastructureError, UserError
@@ -32,7 +33,7 @@ class ServerProcess:
     def __init__(
         self, town: str, seed: int, log_path: Path, maps: Path | None = None, vehicles: int = 0, walkers: int = 0
     ) -> None:
-        """Start it, on ports of its own.
+        """Start it, on ports of its own, for the `carla` library of this process.
 
         Args:
             town: to open.
@@ -40,12 +41,16 @@ class ServerProcess:
             log_path: for its output.
             maps: folder of further towns' OpenDRIVE files.
             vehicles, walkers: how many of background traffic.
+
+        Raises:
+            UserError: it cannot serve the installed library.
         """
         self._town = town
         self._lease = lease_ports()
         self._port = self._lease.number
         command = [sys.executable, "-m", "carla_bridge.server", "--port", str(self._port), "--town", town,
                    "--seed", str(seed), "--vehicles", str(vehicles), "--walkers", str(walkers),
+                   "--client-version", embedded_dialect(),
                    *(("--maps", str(maps)) if maps is not None else ())]
         self._process = ManagedProcess("embedded server", command, log_path)
 

@@ -24,6 +24,8 @@ from wamdiff2_core.errors import UserError
 
 if TYPE_CHECKING:
     from carla_bridge.agents.bridge_node import BridgeNode
+    from carla_bridge.client.attached import AttachedSimulation
+    from carla_bridge.client.client import Simulation
     from carla_bridge.routes.navigation import RoutePlan
     from carla_bridge.routes.route_file import RouteSpec
     from carla_bridge.routes.route_planner import RoutePlanner
@@ -50,6 +52,9 @@ class DriveConfig:
         video: whether to take pictures for people and write `drive.mp4`.
         ros_arguments: for the bridge node.
         scenarios: whether those of the routes are played.
+        hero: role name of somebody else's vehicle in somebody else's world, to be driven as it is; empty to spawn one
+            and move time ourselves.
+        tick_wait_s: wall clock; how long such a world may stand still.
     """
 
     routes: Path
@@ -66,10 +71,14 @@ class DriveConfig:
     vehicles: int = 0
     walkers: int = 0
     scenarios: bool = True
+    hero: str = ""
+    tick_wait_s: float = 20.0
 
     def __post_init__(self) -> None:
         if self.carla:
             parse_address(self.carla)
+        if self.hero:
+            self._check_passive()
         if self.walkers and self.carla:
             raise UserError("walkers", "0 with --carla: only the embedded server has any of its own", self.walkers)
         if self.maps is not None and not self.maps.is_dir():
@@ -77,6 +86,16 @@ class DriveConfig:
         if self.ros_arguments and self.agent.link != "ros":
             raise UserError("ROS arguments", f"none, as planner {self.agent.spec} runs without ROS",
                             " ".join(self.ros_arguments))
+
+    def _check_passive(self) -> None:
+        """Nothing of another's world is ours to change, and it does not wait for plans."""
+        if not self.carla:
+            raise UserError("--passive", "--carla HOST:PORT beside it, where the hero's world is", "none")
+        for field_name, got in (("--vehicles", self.vehicles), ("--walkers", self.walkers)):
+            if got:
+                raise UserError(field_name, "0 with --passive: the world is its owner's", got)
+        if self.latency.kind != "live":
+            raise UserError("--latency", "none with --passive: the world does not wait for plans", self.latency)
 
     @property
     def display_camera(self) -> CameraSpec:
@@ -138,16 +157,20 @@ class Driver:
         """
         from carla_bridge.routes.route_planner import RoutePlanner
 
+        if self._config.hero and len(specs) != 1:
+            raise UserError("--routes", "one route for --passive", f"{len(specs)} routes",
+                            "choose one with --routes-subset ID")
         for spec in specs:
             if spec.town not in self.maps:
-                self.maps[spec.town] = _server_map(self._server, spec, self._server_fault)
+                self.maps[spec.town] = self._map(spec)
                 self._planners[spec.town] = RoutePlanner(self.maps[spec.town])
         return [self._planners[spec.town].plan(spec) for spec in specs]
 
     def drive(
         self, spec: RouteSpec, route: RoutePlan, folder: str, on_progress: Callable[[Progress], None]
     ) -> RouteResult:
-        """Drive a route from its start to its verdict, with its scenarios and in its weather.
+        """Drive a route from its start to its verdict, with its scenarios and in its weather; a hero of somebody else's
+        without, as they are the world's owner's.
 
         Args:
             spec: the route as its file says it.
@@ -155,7 +178,7 @@ class Driver:
             folder: of its files, relative to the run folder.
             on_progress: told of every tick.
         """
-        from carla_bridge.client.client import CameraMount, Simulation
+        from carla_bridge.client.client import Simulation
         from carla_bridge.leaderboard.criteria import RouteCriteria
         from carla_bridge.recording.recorder import RouteRecorder
         from carla_bridge.scenarios.engine import ScenarioEngine
@@ -164,17 +187,17 @@ class Driver:
         if not config.scenarios:
             spec = replace(spec, scenarios=())
         display = (config.display_camera,) if config.video else ()
-        cameras = [CameraMount(spec, PLAN_EVERY_TICKS) for spec in (*agent.needs.cameras, *display)]
         setup = RouteSetup(route, display[0].name if display else "", config.latency)
         with RouteRecorder(config.out / folder, route) as recorder, \
-                Simulation(*self._server, ego_pose=route.start, cameras=cameras, town=route.town,
-                           inertial=agent.needs.inertial, fault=self._server_fault, fresh=True) as simulation:
-            agent.start(route, simulation.map)
-            # The embedded server has put its own.
-            background = config.vehicles if config.carla else 0
-            scenarios = ScenarioEngine(simulation, route, spec, self._planners[spec.town], config.seed, background)
-            criteria = RouteCriteria(route, simulation.map, scenarios)
-            run = RouteRun(setup, simulation, agent, criteria, recorder, scenarios, on_progress)
+                self._world(route, (*agent.needs.cameras, *display)) as world:
+            agent.start(route, world.map)
+            scenarios = None
+            if isinstance(world, Simulation):
+                # The embedded server has put its own.
+                background = config.vehicles if config.carla else 0
+                scenarios = ScenarioEngine(world, route, spec, self._planners[spec.town], config.seed, background)
+            criteria = RouteCriteria(route, world.map, scenarios)
+            run = RouteRun(setup, world, agent, criteria, recorder, scenarios, on_progress)
             result = run.drive()
         self.source = run.source or self.source
         return replace(result, folder=folder, scenario=spec.scenarios[0].type if spec.scenarios else "")
@@ -209,14 +232,44 @@ class Driver:
         self._stack.callback(agent.close)
         return agent
 
+    def _world(self, route: RoutePlan, cameras: Sequence[CameraSpec]) -> Simulation | AttachedSimulation:
+        """The world at the route's start: made so, or found so.
 
-def _server_map(address: Address, spec: RouteSpec, fault: Fault) -> Any:
-    """The `carla.Map` that the server has for a route's town; `fault` tells of the server's end."""
-    from carla_bridge.client.client import Simulation
-    from wamdiff2_core.frames import pose_from_carla
+        Raises:
+            UserError: a hero that is to be driven is not there, or is somewhere else.
+        """
+        from carla_bridge.client.client import CameraMount, Simulation
 
-    first = spec.keypoints_carla[0]
-    pose = pose_from_carla(float(first[0]), float(first[1]), 0.0)
-    with Simulation(*address, ego_pose=pose, cameras=(), town=spec.town, inertial=False,
-                    fault=fault) as simulation:
-        return simulation.map
+        config, agent = self._config, self._agent
+        if not config.hero:
+            mounts = [CameraMount(spec, PLAN_EVERY_TICKS) for spec in cameras]
+            return Simulation(*self._server, ego_pose=route.start, cameras=mounts, town=route.town,
+                              inertial=agent.needs.inertial, fault=self._server_fault, fresh=True)
+        world = self._attach(route.town, cameras)
+        try:
+            world.check_start(route.start, route.route_id)
+        except BaseException:
+            world.close()
+            raise
+        return world
+
+    def _attach(self, town: str, cameras: Sequence[CameraSpec]) -> AttachedSimulation:
+        from carla_bridge.client.attached import AttachedSimulation
+
+        config = self._config
+        return AttachedSimulation(*self._server, role_name=config.hero, town=town, cameras=cameras,
+                                  tick_wait_s=config.tick_wait_s)
+
+    def _map(self, spec: RouteSpec) -> Any:
+        """The `carla.Map` that the server has for a route's town."""
+        from carla_bridge.client.client import Simulation
+        from wamdiff2_core.frames import pose_from_carla
+
+        if self._config.hero:
+            with self._attach(spec.town, ()) as world:
+                return world.map
+        first = spec.keypoints_carla[0]
+        pose = pose_from_carla(float(first[0]), float(first[1]), 0.0)
+        with Simulation(*self._server, ego_pose=pose, cameras=(), town=spec.town, inertial=False,
+                        fault=self._server_fault) as simulation:
+            return simulation.map

@@ -17,11 +17,12 @@ class LatencyMode:
     """How much simulated time passes between a frame and the moment its plan acts.
 
     Attributes:
-        kind: `lockstep`: none; `measured`: as much as the plan took in wall time; `fixed`: `fixed_ms`.
+        kind: `lockstep`: none; `measured`: as much as the plan took in wall time; `fixed`: `fixed_ms`; `live`: as much
+            as has passed until the plan has come, as the world is somebody else's and does not wait.
         fixed_ms: delay of `fixed`, simulated milliseconds.
     """
 
-    kind: Literal["lockstep", "measured", "fixed"] = "lockstep"
+    kind: Literal["lockstep", "measured", "fixed", "live"] = "lockstep"
     fixed_ms: float = 0.0
 
     @classmethod
@@ -43,12 +44,15 @@ class LatencyMode:
             raise UserError("latency", "lockstep, measured or milliseconds in 0..10000", text)
         return cls("fixed", fixed_ms)
 
-    def delay_ns(self, measured_ns: int) -> int:
+    def delay_ns(self, measured_ns: int, passed_ns: int = 0) -> int:
         """Simulated nanoseconds from a frame's stamp to the moment its plan acts.
 
         Args:
             measured_ns: wall time from sending the frame to receiving the plan.
+            passed_ns: simulated time that has passed since the frame's stamp.
         """
+        if self.kind == "live":
+            return passed_ns
         if self.kind == "measured":
             return max(0, measured_ns)
         return round(self.fixed_ms * 1e6)

@@ -1,7 +1,8 @@
 """One route, from the first frame to the verdict: the loop that joins world, planner and controller.
 
 The controller sees plans and the ego state, nothing else; the route reaches a planner as target points and a command.
-Wall time stands still for the world while a plan is awaited; `latency` says when the plan acts in simulated time.
+Wall time stands still for the world while a plan is awaited, and `latency` says when the plan acts in simulated time;
+or, with latency `live`, the world is somebody else's and goes on meanwhile.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 
 from carla_bridge.agents.agent import Agent, Answer, Contact, Frame, View
 from carla_bridge.client.vehicle_control import HOLD
+from carla_bridge.drive.asking import AgentError, Asked, Asking, AskingInTurn, AskingMeanwhile
 from carla_bridge.drive.latency import LatencyMode, PlanSchedule
 from carla_bridge.drive.planner_loss import PlannerLoss
 from carla_bridge.leaderboard.infractions import InfractionKind
@@ -26,8 +28,8 @@ from carla_bridge.recording.results import Infraction, PlanRecord, RouteResult, 
 from carla_bridge.routes.navigation import Navigator, RoutePlan
 from carla_bridge.scenarios.errors import ScenarioError
 from wamdiff2_core.control.controller import Controller, PlanInMap
-from wamdiff2_core.errors import InfrastructureError, UserError
-from wamdiff2_core.types import EgoState, Navigation, Plan, VehicleCommand
+from wamdiff2_core.errors import InfrastructureError
+from wamdiff2_core.types import CameraFrame, EgoState, Navigation, Plan, VehicleCommand
 
 if TYPE_CHECKING:
     from carla_bridge.leaderboard.criteria import Incident
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 PLAN_EVERY_TICKS = 5
 SCENE_EVERY_TICKS = 4  # at 10 m/s a car moves half its length in between
+FIRST_PLAN_TICK = 1  # of each five, without a camera that sets the pace: where the embedded server's cameras fire
 STARTING_TICKS, STARTING_MOMENTS = 200, 3
 LANE_HALF_WIDTH_M = 1.75
 # Ends that the criteria do not see.
@@ -48,7 +51,7 @@ FAILURES = {
 
 
 class World(Protocol):
-    """What is driven in; `client.client.Simulation` is one."""
+    """What is driven in: `client.client.Simulation`, or `client.attached.AttachedSimulation` that others move."""
 
     def tick(self) -> Frame: ...
     def apply(self, command: VehicleCommand) -> None: ...
@@ -105,10 +108,6 @@ class Progress:
     latency_ms: float
 
 
-class AgentError(RuntimeError):
-    """An agent raised instead of answering."""
-
-
 @dataclass(frozen=True)
 class RouteSetup:
     """All that is fixed for a route.
@@ -152,7 +151,8 @@ class RouteRun:
         self._controller, self._on_progress = Controller(), on_progress
         cameras = [camera.name for camera in agent.needs.cameras]
         self._camera = cameras[0] if cameras else ""
-        self._pace = self._camera or setup.display_camera
+        self._shown: CameraFrame | None = None
+        self._asking: Asking = AskingMeanwhile(agent) if self._live else AskingInTurn(agent)
         self._navigator = Navigator(setup.route, agent.needs.target_rule)
         self._loss = PlannerLoss()
         self._schedule: PlanSchedule[PlanInMap] = PlanSchedule()
@@ -182,19 +182,25 @@ class RouteRun:
             verdict = Verdict(Outcome.INTERRUPTED, "stopped by the user")
         finally:
             self._scenarios.close()
+            self._asking.close()
         return self._result(verdict)
 
     def _loop(self) -> Verdict:
         self._scenarios.set_up(self._world.surroundings())
         frame = self._first_frame()
-        self._start_ns = frame.stamp_ns
+        self._start_ns = (frame.pictured or frame).stamp_ns
         while True:
-            navigation = self._navigator.update(frame.ego.map_from_base)
             surroundings = self._world.surroundings()
             self._scenarios.step(surroundings)
             self._agent.watch(frame)
-            if self._due(frame) and not self._schedule.busy(frame.stamp_ns):
-                self._plan(frame, navigation, surroundings)
+            moment = frame.pictured or frame
+            navigation = self._navigator.update(moment.ego.map_from_base)
+            if moment is not frame:
+                self._navigator.update(frame.ego.map_from_base)
+            if self._due(frame) and not self._schedule.busy(frame.stamp_ns) and not self._asking.busy:
+                self._asking.ask(View(moment, navigation, surroundings if self._agent.needs.surroundings else None))
+            if (asked := self._asking.take()) is not None:
+                self._receive(asked, frame)
             in_force = self._schedule.in_force(frame.stamp_ns)
             command = self._controller.step(in_force, frame.ego, frame.stamp_ns)
             self._record_tick(frame, command, in_force)
@@ -213,16 +219,26 @@ class RouteRun:
         return replace(verdict, reason=f"{verdict.reason}: {why}") if verdict.outcome is Outcome.BLOCKED and why \
             else verdict
 
+    @property
+    def _live(self) -> bool:
+        return self._setup.latency.kind == "live"
+
     def _tick(self) -> Frame:
         self._ticks += 1
-        return self._world.tick()
+        frame = self._world.tick()
+        self._shown = (frame.pictured or frame).images.get(self._setup.display_camera, self._shown)
+        return frame
 
     def _due(self, frame: Frame) -> bool:
-        """Whether a plan is wanted: with every picture of the camera that sets the pace, or as often without one."""
-        return self._pace in frame.images if self._pace else self._ticks % PLAN_EVERY_TICKS == 0
+        """Whether a plan is wanted: with every picture of the agent's camera, or as often without one, whether or not
+        there are pictures for people."""
+        if self._camera:
+            return self._camera in (frame.pictured or frame).images
+        return self._ticks % PLAN_EVERY_TICKS == FIRST_PLAN_TICK
 
     def _first_frame(self) -> Frame:
-        """Brake from one moment that a plan is due to the third, where the route begins.
+        """Brake from one moment that a plan is due to the third, where the route begins; in a world that goes on, the
+        route begins at the first.
 
         The brake acts with a lag. Counted from such a moment, its state at the beginning is the same in every drive,
         however many ticks the sensors took to come alive.
@@ -231,43 +247,32 @@ class RouteRun:
         for _ in range(STARTING_TICKS):
             frame = self._tick()
             moments += self._due(frame)
-            if moments == STARTING_MOMENTS:
+            if moments == (1 if self._live else STARTING_MOMENTS):
                 return frame
             if moments:
                 self._world.apply(HOLD)
-        raise InfrastructureError(f"camera {self._pace}: no pictures in {STARTING_TICKS} ticks")
+        raise InfrastructureError(f"camera {self._camera}: no pictures in {STARTING_TICKS} ticks")
 
-    def _plan(self, frame: Frame, navigation: Navigation, surroundings: Any) -> None:
-        """Show the agent a moment, and let its plan act when the latency mode says."""
-        answer = self._ask(View(frame, navigation, surroundings if self._agent.needs.surroundings else None))
-        silence = "" if answer is not None else self._agent.silence()
+    def _receive(self, asked: Asked, frame: Frame) -> None:
+        """Let a plan act when the latency mode says; `frame` is now, which may be later than the moment shown."""
+        answer, silence, moment = asked.answer, asked.silence, asked.view.frame
         was_lost, self._lost = self._lost, bool(silence)
-        t_s = (frame.stamp_ns - self._start_ns) * 1e-9
         delay_ns = 0
         if answer is not None:
-            delay_ns = self._setup.latency.delay_ns(answer.wall_ns)
+            delay_ns = self._setup.latency.delay_ns(answer.wall_ns, frame.stamp_ns - moment.stamp_ns)
             self.source = answer.plan.source
             self._plans_received += 1
             self._latest_ms = answer.wall_ns / 1e6
-            self._schedule.occupy(frame.stamp_ns + delay_ns)
+            self._schedule.occupy(moment.stamp_ns + delay_ns)
             if answer.plan.check.ok and answer.plan.waypoints is not None:
-                self._schedule.offer(PlanInMap(answer.plan, frame.ego.map_from_base), frame.stamp_ns + delay_ns)
+                self._schedule.offer(PlanInMap(answer.plan, moment.ego.map_from_base), moment.stamp_ns + delay_ns)
             if was_lost:
                 self._loss.back()
         elif silence:
             self._schedule.clear()
             if not was_lost:
-                self._loss.lost(t_s, frame.ego, silence)
-        self._record_plan(frame, navigation, answer, delay_ns, silence)
-
-    def _ask(self, view: View) -> Answer | None:
-        try:
-            return self._agent.act(view)
-        except (InfrastructureError, UserError):
-            raise
-        except Exception as error:
-            LOG.exception("agent %s failed", self._agent.name)
-            raise AgentError(f"{type(error).__name__}: {error}") from error
+                self._loss.lost((frame.stamp_ns - self._start_ns) * 1e-9, frame.ego, silence)
+        self._record_plan(moment, asked.view.navigation, answer, delay_ns, silence)
 
     def _record_tick(self, frame: Frame, command: VehicleCommand, in_force: PlanInMap | None) -> None:
         ego, pose = frame.ego, frame.ego.map_from_base
@@ -293,7 +298,8 @@ class RouteRun:
         self, frame: Frame, navigation: Navigation, answer: Answer | None, delay_ns: int, silence: str
     ) -> None:
         t_ns = frame.stamp_ns - self._start_ns
-        seen, shown = frame.images.get(self._camera), frame.images.get(self._setup.display_camera)
+        # Without a camera that sets the pace, the newest picture for people may be some ticks older.
+        seen, shown = frame.images.get(self._camera), frame.images.get(self._setup.display_camera, self._shown)
         image = ""
         if seen is not None or shown is not None:
             image = f"{t_ns // 1_000_000:07d}.jpg"

@@ -40,6 +40,9 @@ class Evaluation:
     def __post_init__(self) -> None:
         if self.drive.carla and self.workers > 1:
             raise UserError("workers", "1 with --carla: a server drives one route at a time", self.workers)
+        if self.drive.hero:
+            raise UserError("--passive", "no --workers beside it: the hero is driven once, from where it is",
+                            f"{self.workers} workers")
         if self.drive.agent.kind == "external":
             raise UserError("planner", "one that each route's process can start", "external")
         if self.drive.ros_arguments:

@@ -175,7 +175,7 @@ class DriveResults(Strict):
         planner: planner as it was asked for, a word such as `nano` or a folder.
         link: how it is asked: `ros` or `in-process`.
         source: what signed the plans: checkpoint hash, or the name of the planner.
-        latency_mode: `lockstep`, `measured` or `fixed`.
+        latency_mode: `lockstep`, `measured`, `fixed`, or `live` in a world that somebody else moves.
         latency_ms: the delay of `fixed`, in simulated milliseconds.
         plan_wait_s: wall-clock seconds the bridge waits for the plan of a frame before it goes on without.
         server: `embedded`, or `host:port` of a CARLA server.

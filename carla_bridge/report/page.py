@@ -219,6 +219,7 @@ def _drive_setup(results: DriveResults, towns: tuple[str, str]) -> list[tuple[st
     modes = {
         "lockstep": f"lockstep: the world waits for each plan, up to {results.plan_wait_s:g} s of wall time",
         "measured": "measured: a plan acts after the wall time it took",
+        "live": "live: the world is somebody else's and goes on; a plan acts once it has come",
         "fixed": f"fixed: a plan acts {results.latency_ms:g} ms after its frame",
     }
     camera = results.planner_camera

@@ -28,7 +28,9 @@ def server(
         Path | None, typer.Option(help="Folder of .xodr files; clients load them by name, such as Town01.")
     ] = None,
     with_parent: Annotated[int, typer.Option(help="End when this process, the parent, ends.", hidden=True)] = 0,
-    dialect: Annotated[str, typer.Option(help="CARLA version of the clients: 0.9.15 or 0.9.16.")] = "0.9.16",
+    dialect: Annotated[
+        str, typer.Option("--client-version", help="CARLA version of the clients: 0.9.15 or 0.9.16.")
+    ] = "0.9.16",
     seed: Annotated[int, typer.Option(help="Seed of the world's random choices.")] = 0,
     vehicles: Annotated[int, typer.Option(help="Vehicles that the server puts into each episode and drives.")] = 0,
     walkers: Annotated[int, typer.Option(help="Walkers that the server puts into each episode and moves.")] = 0,

@@ -50,6 +50,7 @@ class FakeFrame:
     ego: EgoState
     images: dict[str, CameraFrame]
     collisions: tuple = ()
+    pictured: None = None
 
 
 @dataclass

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -29,6 +32,7 @@ from tests.carla_bridge.drive_doubles import (
     straight_route,
     unreadable_plan,
 )
+from wamdiff2_core.config import CameraSpec
 from wamdiff2_core.types import EgoState, Pose2D, VehicleCommand
 
 MS = 1_000_000
@@ -257,6 +261,59 @@ def test_an_agent_without_cameras_plans_at_the_same_pace_and_takes_no_pictures(t
     assert not any((tmp_path / "frames").iterdir())
 
 
+@pytest.mark.parametrize("ticks_before", [0, 2, 4])
+def test_pictures_for_people_do_not_shift_the_plans_of_an_agent_without_cameras(tmp_path, ticks_before):
+    drives = [drive(tmp_path / name, RouteOnly(), FakeWorld(ticks=ticks_before), display=name)
+              for name in ("display", "")]
+    (_, shown_ticks, shown_plans), (_, ticks, plans) = drives
+    assert shown_ticks == ticks
+    assert [plan.t_ns for plan in shown_plans] == [plan.t_ns for plan in plans]
+    assert all(plan.image for plan in shown_plans)
+
+
+class Thinker(InProcessAgent):
+    """Takes its time, in a world that does not wait."""
+
+    def plan(self, view):
+        time.sleep(0.03)
+        return straight_plan(view.frame.stamp_ns)
+
+
+class Passing(FakeWorld):
+    """A world whose owner ticks every 3 ms, and whose pictures come two ticks after their step."""
+
+    def tick(self):
+        time.sleep(0.003)
+        frame = super().tick()
+        self.steps = [*getattr(self, "steps", []), frame][-3:]
+        late = self.steps[0] if len(self.steps) == 3 and self.steps[0].images else None
+        return replace(frame, images={}, pictured=late)
+
+
+def test_a_world_that_goes_on_is_steered_while_the_agent_thinks(tmp_path):
+    agent = Thinker("thinker", Needs((CameraSpec(),)))
+    result, ticks, plans = drive(tmp_path, agent, Passing(), latency=LatencyMode("live"))
+    assert result.outcome is Outcome.COMPLETED
+    assert [round(step) for step in np.diff([tick.t_ns for tick in ticks]) / TICK_NS] == [1] * (len(ticks) - 1)
+    for plan in plans:
+        acting = next((tick for tick in ticks if tick.plan_t_ns == plan.t_ns), None)
+        if acting is not None:
+            assert acting.t_ns - plan.t_ns == pytest.approx(plan.acts_after_ms * 1e6)
+            assert plan.acts_after_ms >= 3 * 50.0  # two ticks for the picture, and at least one of thinking
+        assert (plan.t_ns // TICK_NS) % 5 == (plans[0].t_ns // TICK_NS) % 5
+        assert plan.image
+    assert (plans[0].t_ns, ticks[0].t_ns) == (0, 2 * TICK_NS), "the route begins with the first picture"
+
+
+def test_an_agent_that_raises_while_the_world_goes_on_ends_the_route(tmp_path):
+    class Clumsy(Thinker):
+        def plan(self, view):
+            raise ZeroDivisionError("division by zero")
+
+    result, _, _ = drive(tmp_path, Clumsy("clumsy", Needs((CameraSpec(),))), Passing(), latency=LatencyMode("live"))
+    assert (result.outcome, result.reason) == (Outcome.AGENT_CRASHED, "ZeroDivisionError: division by zero")
+
+
 def test_constant_velocity_keeps_its_speed_and_direction_whatever_the_route_does(tmp_path):
     agent = ConstantVelocity()
     result, ticks, _ = drive(tmp_path, agent, FakeWorld(yaw_rad=0.2))
@@ -273,7 +330,7 @@ def test_surroundings_are_for_the_agents_that_need_them_only(tmp_path):
 
     seen: list[int | None] = []
     drive(tmp_path / "a", Curious("eye", Needs(surroundings=True)))
-    assert seen[:2] == [15, 20]
+    assert seen[:2] == [11, 16]
     seen.clear()
     drive(tmp_path / "b", Curious("blind", Needs()))
     assert set(seen) == {None}

@@ -36,7 +36,7 @@ def save_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def seen(python38: Path, nano_folder: Path, save_path: Path) -> dict[str, Any]:
     """What a replay of two routes saw; in the first one the planner is killed half-way."""
     port = free_ports(2)
-    command = [sys.executable, "-m", "carla_bridge.server", "--port", str(port), "--dialect", "0.9.15"]
+    command = [sys.executable, "-m", "carla_bridge.server", "--port", str(port), "--client-version", "0.9.15"]
     with ManagedProcess("embedded server", command, save_path / "server.log") as server:
         wait_for_port(port, server.alive, 60.0)
         done = subprocess.run(

@@ -30,7 +30,7 @@ if [ -z "$python" ]; then
   [ -x "$python" ] || python=python3
 fi
 
-options=(--port "$port" --dialect "${WAMDIFF2_DIALECT:-0.9.15}")
+options=(--port "$port" --client-version "${WAMDIFF2_DIALECT:-0.9.15}")
 [ -z "$town" ] || options+=(--town "${town##*/}")
 [ -z "${WAMDIFF2_MAPS:-}" ] || options+=(--maps "$WAMDIFF2_MAPS")
 [ -n "${WAMDIFF2_ORPHAN:-}" ] || options+=(--with-parent "$PPID")

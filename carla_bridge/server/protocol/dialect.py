@@ -45,5 +45,5 @@ def dialect_of(version: str) -> Dialect:
         UserError: the server does not speak it.
     """
     if version not in DIALECTS:
-        raise UserError("--dialect", " or ".join(DIALECTS), version, did_you_mean(version, list(DIALECTS)))
+        raise UserError("--client-version", " or ".join(DIALECTS), version, did_you_mean(version, list(DIALECTS)))
     return DIALECTS[version]

@@ -29,7 +29,7 @@ def run(python38: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ca
     maps = tmp_path_factory.mktemp("my maps")
     shutil.copy(SHIPPED, maps / "Yard.xodr")
     port = free_ports(2)
-    command = [sys.executable, "-m", "carla_bridge.server", "--port", str(port), "--dialect", "0.9.15"]
+    command = [sys.executable, "-m", "carla_bridge.server", "--port", str(port), "--client-version", "0.9.15"]
     server = subprocess.Popen(
         [*command, "--maps", str(maps)], env=child_environment(), cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
