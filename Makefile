@@ -25,7 +25,7 @@ setup:
 	@tools/setup.sh
 
 drive: setup
-	@$(BIN)/wamdiff2 closed-loop --planner $(PLANNER) --routes $(ROUTES) --latency $(LATENCY) --out $(OUT) \
+	@$(BIN)/wamdiff2 closed-loop --no-bench2drive --planner $(PLANNER) --routes $(ROUTES) --latency $(LATENCY) --out $(OUT) \
 	  $(if $(ROS_ARGS),-- --ros-args $(ROS_ARGS))
 
 test: setup lint core312 py38 pytest

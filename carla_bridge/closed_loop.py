@@ -10,6 +10,7 @@ import typer
 
 from carla_bridge.agents.choice import WORDS, AgentChoice
 from carla_bridge.agents.linked import Patience
+from carla_bridge.bench2drive.wrapped import is_meant, run_wrapped
 from carla_bridge.drive.drive import Drive
 from carla_bridge.drive.driver import DriveConfig
 from carla_bridge.drive.latency import LatencyMode
@@ -57,19 +58,34 @@ def run_closed_loop(
     repeats: Annotated[int, typer.Option(min=1, help="Drives of each route, each with the next seed.")] = 1,
     retries: Annotated[int, typer.Option(min=0, help="More attempts at a drive that the infrastructure spoilt.")] = 2,
     overwrite: Annotated[bool, typer.Option(help="Begin an evaluation anew.")] = False,
+    bench2drive: Annotated[bool | None, typer.Option(
+        "--bench2drive/--no-bench2drive", help="Let Bench2Drive's own evaluator drive. By default where "
+        "BENCH2DRIVE_ROOT is set, for checkpoints, without --carla.", show_default=False,
+    )] = None,
 ) -> int:
     """Drive routes closed loop, and write results, report and video; arguments after -- go to ROS.
 
-    With --workers an evaluation is begun, or gone on with where it was killed.
+    With --workers an evaluation is begun, or gone on with where it was killed. With BENCH2DRIVE_ROOT it is
+    Bench2Drive's.
     Exit codes: 0 all routes completed; 1 some failed; 2 wrong use; 3 the server or the planner did not run.
     """
     if context.args and context.args[0] != "--ros-args":
         raise UserError("arguments", "options, or -- --ros-args with ROS arguments", " ".join(context.args))
+    agent = AgentChoice.parse(planner, link)
+    given = {name for name in context.params if _was_given(context, name)}
+    if is_meant(bench2drive, agent, carla, passive):
+        return run_wrapped(
+            agent, given, out=out, routes=routes if "routes" in given else None, routes_subset=routes_subset,
+            maps=maps, workers=workers, retries=retries, seed=seed, device=device,
+        )
+    for name in ("hero", "tick_wait"):
+        if name in given and not passive:
+            raise UserError("--" + name.replace("_", "-"), "--passive beside it", context.params[name])
     mode = LatencyMode.parse(latency)
     if passive and mode == LatencyMode():
         mode = LatencyMode("live")
     config = DriveConfig(
-        routes, AgentChoice.parse(planner, link), out or default_out(), mode, carla, seed, device,
+        routes, agent, out or default_out(), mode, carla, seed, device,
         Patience(wait_s=plan_wait), video, maps, tuple(context.args), vehicles, walkers,
         scenarios and not passive, hero if passive else "", tick_wait,
     )
@@ -86,3 +102,9 @@ def run_closed_loop(
         raise UserError("out", "a folder, by which an evaluation is gone on with", "none", "add --out FOLDER")
     evaluation = Evaluation(config, specs, repeats, workers, retries)
     return int(Evaluator(evaluation, LocalPool(workers), overwrite=overwrite).run().exit_code)
+
+
+def _was_given(context: typer.Context, name: str) -> bool:
+    """Whether an option stands on the command line."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"

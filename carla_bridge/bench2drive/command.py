@@ -12,6 +12,7 @@ from rich.console import Console
 from wamdiff2_core.errors import ExitCode, UserError
 
 PYTHON38 = Path(".venv38") / "bin" / "python"
+PYTHON_VARIABLE, API_VARIABLE = "BENCH2DRIVE_PYTHON", "CARLA_API"
 
 
 def bench2drive_evaluator(
@@ -29,10 +30,14 @@ def bench2drive_evaluator(
         Path | None, typer.Option(envvar="CARLA_ROOT", help="Folder of CarlaUE4.sh.", show_default="the embedded world")
     ] = None,
     carla_api: Annotated[
-        Path | None, typer.Option(help="Folder with CARLA's `agents`.", show_default="CARLA_ROOT/PythonAPI/carla")
+        Path | None, typer.Option(
+            envvar=API_VARIABLE, help="Folder with CARLA's `agents`.", show_default="CARLA_ROOT/PythonAPI/carla",
+        )
     ] = None,
     maps: Annotated[Path | None, typer.Option(help="OpenDRIVE files for the embedded world.")] = None,
-    python: Annotated[Path, typer.Option(help="Python 3.8 with the evaluator's requirements.")] = PYTHON38,
+    python: Annotated[
+        Path, typer.Option(envvar=PYTHON_VARIABLE, help="Python 3.8 with the evaluator's requirements.")
+    ] = PYTHON38,
     device: Annotated[str, typer.Option(help="Torch device of planners that agents start.")] = "cpu",
     workers: Annotated[int, typer.Option(min=1, help="Evaluators at a time, each with its own CARLA.")] = 1,
     retries: Annotated[int, typer.Option(min=0, help="More attempts at a route that a program has spoilt.")] = 2,
@@ -59,6 +64,7 @@ def bench2drive_evaluator(
         root.resolve(), home.resolve(), python.absolute(), (carla_api or home / "PythonAPI" / "carla").resolve(),
         maps.resolve() if maps is not None else None,
     )
+    version = checkout.check()
     file = routes or root / "leaderboard" / "data" / "bench2drive220.xml"
     specs = select_routes(load_routes(file), routes_subset)
     if towns:
@@ -71,7 +77,7 @@ def bench2drive_evaluator(
     options = EvaluatorOptions(checkout, file, config, device, gpu_rank, traffic_seed, stall_s)
     run = RunConfig(
         options, tuple((spec.id, spec.town) for spec in specs), out.resolve(), workers, retries, planner,
-        checkout.check(),
+        version,
     )
     last = Bench2DriveRun(run).drive()
     console = Console(highlight=False)
