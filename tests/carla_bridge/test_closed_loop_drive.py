@@ -119,6 +119,13 @@ def test_scenarios_of_the_routes_can_be_left_out(tmp_path, switch, hits, server_
     assert (done.returncode, bool(result.routes[0].infractions)) == ((1, True) if hits else (0, False))
 
 
+def test_the_film_does_not_change_the_driving_of_an_agent_without_cameras(tmp_path):
+    assert run(tmp_path, "--planner", "route-only", name="film").returncode == 0
+    assert run(tmp_path, "--planner", "route-only", "--no-video", name="blind").returncode == 0
+    film, blind = ((tmp_path / name / "routes" / "short" / "trajectory.csv").read_bytes() for name in ("film", "blind"))
+    assert film == blind
+
+
 def test_without_a_planner_the_car_stands_and_the_drive_fails(tmp_path, server_port):
     done = run(tmp_path, "--planner", "none", "--carla", f"127.0.0.1:{server_port}", "--no-video")
     assert done.returncode == 1
