@@ -263,9 +263,13 @@ def test_an_agent_without_cameras_plans_at_the_same_pace_and_takes_no_pictures(t
 
 @pytest.mark.parametrize("ticks_before", [0, 2, 4])
 def test_pictures_for_people_do_not_shift_the_plans_of_an_agent_without_cameras(tmp_path, ticks_before):
-    drives = [drive(tmp_path / name, RouteOnly(), FakeWorld(ticks=ticks_before), display=name)
-              for name in ("display", "")]
-    (_, shown_ticks, shown_plans), (_, ticks, plans) = drives
+    worlds = [FakeWorld(ticks=ticks_before) for _ in range(2)]
+    (result, shown_ticks, shown_plans), (_, ticks, plans) = (
+        drive(tmp_path / f"run{name}", RouteOnly(), world, display=name)
+        for name, world in zip(("display", ""), worlds, strict=True)
+    )
+    assert result.outcome is Outcome.COMPLETED
+    assert worlds[0].commands == worlds[1].commands, "from the very first tick on, as the brake lags"
     assert shown_ticks == ticks
     assert [plan.t_ns for plan in shown_plans] == [plan.t_ns for plan in plans]
     assert all(plan.image for plan in shown_plans)
