@@ -290,7 +290,7 @@ class World:
         for part in (self.signals, self.traffic):
             if part is not None:
                 part.step(dt_s)
-        self.physics.terrain.wet(max(self._weather.precipitation_deposits, self._weather.wetness))
+        self.physics.terrain.wet(self._weather.wet)
         hits = self.physics.step(self.actors, dt_s, self.time_s)
         if self.signals is not None:
             self.signals.watch(self.actors.values())

@@ -16,7 +16,15 @@ from carla_bridge.server.protocol.wire import Vector
 
 BURIED_M = 1.0  # deeper below ground than this is a client's hiding place, not a fall: it stays there
 STICK_M = 0.05  # ground that falls away by less, and what slope there is, is followed without a hop
+FASTEST_MPS = 150.0  # what a client may set
 ZERO: Vector = (0.0, 0.0, 0.0)
+
+
+def at_most(velocity: Vector, mps: float) -> Vector:
+    """A velocity with its level part cut to a speed."""
+    speed = math.hypot(velocity[0], velocity[1])
+    share = min(1.0, mps / speed) if speed > 0.0 else 1.0
+    return velocity[0] * share, velocity[1] * share, velocity[2]
 
 
 class Actor:

@@ -23,6 +23,12 @@ from carla_bridge.server.town.road_signals import ACTOR_TYPES, SignalSpec
 
 GREEN_S, YELLOW_S, RED_S = 10.0, 3.0, 2.0
 ROUNDING_S = 1e-6  # 80 ticks of 0.05 s add up to a little less than 4 s
+MOST_SWITCHES = 12  # in one tick; a client may set all times to nothing
+FOLLOWING = {
+    TrafficLightState.GREEN: TrafficLightState.YELLOW,
+    TrafficLightState.YELLOW: TrafficLightState.RED,
+    TrafficLightState.RED: TrafficLightState.GREEN,
+}
 CELL_M = 16.0
 SIDEWAYS_COS = 0.5  # a light governs a vehicle that heads within 60 degrees of its lanes
 LEVEL_M = 4.0  # a road that runs above or below is further away than that; the ground before a light is not
@@ -162,24 +168,24 @@ class JunctionCycle:
         self._show()
 
     def step(self, dt_s: float) -> None:
-        """Let time pass."""
+        """Let time pass. What a tick goes past a switch belongs to the next state."""
         if self.frozen:
             return
         self.elapsed_s += dt_s
-        phase, passed = self.phases[self._current], self.elapsed_s + ROUNDING_S
-        if self._state is TrafficLightState.GREEN:
-            if passed >= phase.green_s:
-                self._switch(TrafficLightState.YELLOW)
-        elif self._state is TrafficLightState.YELLOW:
-            if passed >= phase.yellow_s:
-                self._switch(TrafficLightState.RED)
-        elif passed >= phase.red_s:
-            self._current = (self._current + 1) % len(self.phases)
-            self._switch(TrafficLightState.GREEN)
-
-    def _switch(self, state: TrafficLightState) -> None:
-        self._state, self.elapsed_s = state, 0.0
-        self._show()
+        for _ in range(MOST_SWITCHES):
+            phase = self.phases[self._current]
+            lasts_s = {
+                TrafficLightState.GREEN: phase.green_s,
+                TrafficLightState.YELLOW: phase.yellow_s,
+                TrafficLightState.RED: phase.red_s,
+            }[self._state]
+            if self.elapsed_s + ROUNDING_S < lasts_s:
+                return
+            self.elapsed_s = max(0.0, self.elapsed_s - lasts_s)
+            if self._state is TrafficLightState.RED:
+                self._current = (self._current + 1) % len(self.phases)
+            self._state = FOLLOWING[self._state]
+            self._show()
 
     def _show(self) -> None:
         for light in self.phases[self._current].lights:

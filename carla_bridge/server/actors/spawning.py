@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 
-from carla_bridge.server.actors.actor import Actor
+from carla_bridge.server.actors.actor import FASTEST_MPS, ZERO, Actor, at_most
 from carla_bridge.server.actors.vehicle import Vehicle
 from carla_bridge.server.actors.walker import Walker
 from carla_bridge.server.catalogue.blueprint import Blueprint
@@ -24,13 +24,16 @@ class Prop(Actor):
     """A thing that stands where it is put; a client may give it a velocity (a rolling ball, a drifting box)."""
 
     def set_velocity(self, velocity: Vector) -> None:
-        self.velocity = velocity
+        self.velocity = at_most(velocity, FASTEST_MPS)
 
     @property
     def moves(self) -> bool:
-        return self.velocity[0] != 0.0 or self.velocity[1] != 0.0
+        return self.simulated and (self.velocity[0] != 0.0 or self.velocity[1] != 0.0)
 
     def step(self, dt_s: float, terrain: Terrain) -> None:
+        if not self.simulated:
+            self.velocity = ZERO
+            return
         moves = self.moves
         if self.grounded and not moves:
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from carla_bridge.server.actors.actor import ZERO, Actor
+from carla_bridge.server.actors.actor import FASTEST_MPS, ZERO, Actor
 from carla_bridge.server.catalogue.blueprint import Blueprint
 from carla_bridge.server.dynamics.ackermann import DEFAULT_GAINS, AckermannTarget, pedals_for
 from carla_bridge.server.dynamics.motion import Motion, Pedals
@@ -18,7 +18,7 @@ from carla_bridge.server.protocol.wire import Vector
 SUSPENSION_LAG_S = 0.15  # the body follows the slope of the ground by this time constant
 SETTLED_DEG = 1e-4
 TWIST_MPS = 0.05  # a sideways velocity from a client that is no more than this is rounding
-FASTEST_MPS, FASTEST_SPIN_DEGPS = 150.0, 1800.0  # what a client may set
+FASTEST_SPIN_DEGPS = 1800.0  # what a client may set
 
 
 class Vehicle(Actor):
@@ -93,8 +93,18 @@ class Vehicle(Actor):
     def planar_velocity(self) -> tuple[float, float, float]:
         if not self.simulated:
             return 0.0, 0.0, 0.0
+        if self._held_mps is not None:
+            yaw = self.motion.yaw_rad
+            return self._held_mps * math.cos(yaw), self._held_mps * math.sin(yaw), self.motion.yaw_rate_radps
         vx, vy = self.motion.velocity_mps(self.model.wheelbase_m)
         return vx, vy, self.motion.yaw_rate_radps
+
+    @property
+    def _held_mps(self) -> float | None:
+        """Speed that is held whatever the pedals say."""
+        if self.constant_velocity is None:
+            return None
+        return max(-FASTEST_MPS, min(FASTEST_MPS, self.constant_velocity[0]))
 
     def inverse_mass(self) -> tuple[float, float]:
         if not self.simulated or self.constant_velocity is not None:
@@ -103,7 +113,10 @@ class Vehicle(Actor):
         return inverse, inverse / self.model.gyration_m2
 
     def kick(self, dvx_mps: float, dvy_mps: float, spin_radps: float) -> None:
-        self.motion.kick(self.model, dvx_mps, dvy_mps, spin_radps)
+        motion = self.motion
+        motion.kick(self.model, dvx_mps, dvy_mps, spin_radps)
+        motion.speed_mps = max(-FASTEST_MPS, min(FASTEST_MPS, motion.speed_mps))
+        motion.slip_mps = max(-FASTEST_MPS, min(FASTEST_MPS, motion.slip_mps))
 
     def shift(self, dx_m: float, dy_m: float) -> None:
         self.motion.x_m += dx_m
@@ -121,9 +134,8 @@ class Vehicle(Actor):
             return
         if self.ackermann is not None:
             self.pedals = pedals_for(self.ackermann, motion, self.model, self.pedals, dt_s)
-        hold = self.constant_velocity[0] if self.constant_velocity is not None else None
         surface = terrain.surface(motion.x_m, motion.y_m, pose.z, self._slope_rad)
-        advance(motion, self.pedals, self.model, dt_s, hold, surface)
+        advance(motion, self.pedals, self.model, dt_s, self._held_mps, surface)
         if not math.isfinite(motion.x_m + motion.y_m + motion.yaw_rad + motion.speed_mps + motion.yaw_rate_radps):
             self.motion = motion = Motion()  # stand where the last sound step ended
             self._motion_from_pose()

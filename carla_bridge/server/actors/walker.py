@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from carla_bridge.server.actors.actor import ZERO, Actor
+from carla_bridge.server.actors.actor import FASTEST_MPS, ZERO, Actor, at_most
 from carla_bridge.server.catalogue.blueprint import Blueprint
 from carla_bridge.server.dynamics.collisions import Box
 from carla_bridge.server.dynamics.motion import GRAVITY_MPS2
@@ -67,6 +67,12 @@ class Walker(Actor):
     def moves(self) -> bool:
         return self.simulated
 
+    def planar_velocity(self) -> tuple[float, float, float]:
+        if not self.simulated:
+            return 0.0, 0.0, 0.0
+        vx, vy, _ = self.velocity if self.down else self._wanted()
+        return vx, vy, 0.0
+
     def inverse_mass(self) -> tuple[float, float]:
         return (1.0 / MASS_KG, 0.0) if self.simulated else (0.0, 0.0)
 
@@ -108,8 +114,13 @@ class Walker(Actor):
         self.velocity = (vx, vy, self.fall_mps)
         self._settle(dt_s, terrain.height_m(*self.pose.location) + self.foot_m)
 
+    def _wanted(self) -> Vector:
+        """Velocity that it is told to have."""
+        x, y, _ = self.direction
+        return at_most((x * self.speed_mps, y * self.speed_mps, 0.0), FASTEST_MPS)
+
     def _walk(self) -> tuple[float, float]:
-        vx, vy = self.direction[0] * self.speed_mps, self.direction[1] * self.speed_mps
+        vx, vy, _ = self._wanted()
         if math.hypot(vx, vy) > 0.05:
             self.pose.yaw = wrap_degrees(math.degrees(math.atan2(vy, vx)))
         return vx, vy

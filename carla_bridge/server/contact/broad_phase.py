@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from carla_bridge.server.dynamics.collisions import Box, gaps, overlap
 
 REACH_M = 0.1  # pairs this close, beyond what their speeds carry them, are near
 CELL_M = 8.0
-WIDEST_MOVER_M = 8.0  # half the length of the longest vehicle, and what it travels in a tick
+WIDEST_MOVER_M = 8.0  # half the length of the longest vehicle, and what it travels in a tick at 40 m/s
 
 
 def travel_m(box: Box, velocity: tuple[float, float, float], dt_s: float) -> float:
@@ -77,11 +77,20 @@ class SceneryGrid:
                         cells[i, j].append((index, box.x, box.y, box.radius))
         self._cells = dict(cells)
 
+    def _listed(self, x_m: float, y_m: float, around_m: float) -> Iterable[tuple[int, float, float, float]]:
+        """What may be near a place: of its own square, and of those around it where that is too small."""
+        i, j = math.floor(x_m / CELL_M), math.floor(y_m / CELL_M)
+        if around_m <= WIDEST_MOVER_M:
+            return self._cells.get((i, j), ())
+        far = math.ceil((around_m - WIDEST_MOVER_M) / CELL_M)
+        steps = range(-far, far + 1)
+        return sorted({row for di in steps for dj in steps for row in self._cells.get((i + di, j + dj), ())})
+
     def near(self, box: Box, reach_m: float) -> Iterator[int]:
         """Indices of things that overlap a box when it is grown by `reach_m` on all sides."""
         around = box.radius + reach_m
         grown = None
-        for index, x, y, radius in self._cells.get((math.floor(box.x / CELL_M), math.floor(box.y / CELL_M)), ()):
+        for index, x, y, radius in self._listed(box.x, box.y, around):
             if (box.x - x) ** 2 + (box.y - y) ** 2 < (around + radius) ** 2:
                 grown = grown or box.grown(reach_m)
                 if overlap(grown, self.boxes[index]):

@@ -24,6 +24,7 @@ SCENERY_TYPES = {
     BoxKind.TREE: "static.vegetation",
     BoxKind.HEDGE: "static.vegetation",
     BoxKind.LAMP: "static.pole",
+    BoxKind.POLE: "static.pole",
 }
 
 Pair = tuple[int, int]  # ids of two actors, the lower one first, or of an actor and -1 - the index of scenery

@@ -39,9 +39,9 @@ class Terrain:
         self.patches: tuple[Patch, ...] = ()
         self.weather_grip = 1.0
 
-    def wet(self, water_percent: float) -> None:
-        """Set the grip of ground that is wet to so many percent."""
-        self.weather_grip = 1.0 - WET_GRIP_LOSS * max(0.0, min(100.0, water_percent)) / 100.0
+    def wet(self, share: float) -> None:
+        """Set the grip of ground that is wet to a share, as `Weather.wet` says: what shines is slippery."""
+        self.weather_grip = 1.0 - WET_GRIP_LOSS * max(0.0, min(1.0, share))
 
     def surface(self, x_m: float, y_m: float, z_m: float, slope_rad: float) -> Surface:
         """Ground under a vehicle that stands at a place."""

@@ -133,6 +133,7 @@ class BoxKind(Enum):
     TREE = "tree"  # the box is the trunk; the crown is `crown_radius` wide and cannot be hit
     LAMP = "lamp"
     HEDGE = "hedge"
+    POLE = "pole"  # of a light or sign, which is drawn with what it shows
 
 
 @dataclass(frozen=True)

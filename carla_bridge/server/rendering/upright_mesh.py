@@ -33,7 +33,7 @@ def build_uprights(name: str, boxes: Sequence[StaticBox]) -> tuple[Polygons, Pol
             _tree(billboards, box, rng)
         elif box.kind is BoxKind.LAMP:
             _lamp(solid, billboards, box)
-        else:
+        elif box.kind is BoxKind.HEDGE:
             _hedge(solid, box, rng)
     return solid.build(), billboards.build()
 

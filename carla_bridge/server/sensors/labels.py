@@ -34,6 +34,7 @@ SCENERY = {
     BoxKind.TREE: Label.VEGETATION,
     BoxKind.HEDGE: Label.VEGETATION,
     BoxKind.LAMP: Label.POLES,
+    BoxKind.POLE: Label.POLES,
 }
 _VEHICLES = {
     "truck": Label.TRUCK,

@@ -8,9 +8,11 @@ projects by the file's own geoReference and takes +y for north.)
 
 from __future__ import annotations
 
+import io
 import math
 import re
 from dataclasses import dataclass
+from xml.etree import ElementTree
 
 import msgpack
 
@@ -34,9 +36,11 @@ class GeoReference:
 
     @classmethod
     def of(cls, opendrive: str) -> GeoReference:
-        """Read `+lat_0` and `+lon_0` from an OpenDRIVE file's `geoReference`."""
-        found = {name: re.search(rf"\+{name}=({_NUMBER})", opendrive) for name in ("lat_0", "lon_0")}
-        latitude, longitude = found["lat_0"], found["lon_0"]
+        """Read `+lat_0` and `+lon_0` from an OpenDRIVE file's `geoReference`, with whatever blanks it has."""
+        projection = _projection(opendrive)
+        latitude, longitude = (
+            re.search(rf"\b{name}\s*=\s*({_NUMBER})", projection) for name in ("lat_0", "lon_0")
+        )
         if latitude is None or longitude is None:
             return cls()
         return cls(float(latitude[1]), float(longitude[1]))
@@ -50,6 +54,19 @@ class GeoReference:
         longitude = math.degrees(east / (EARTH_RADIUS_M * scale))
         latitude = 2 * math.degrees(math.atan(math.exp(north / (EARTH_RADIUS_M * scale)))) - 90.0
         return latitude, longitude, z
+
+
+def _projection(opendrive: str) -> str:
+    """Text of the header's `geoReference`; empty without one."""
+    try:
+        for _, element in ElementTree.iterparse(io.BytesIO(opendrive.encode("utf-8", "replace"))):
+            if element.tag == "geoReference":
+                return element.text or ""
+            if element.tag in ("header", "road"):
+                break
+    except ElementTree.ParseError:
+        pass
+    return ""
 
 
 def header(sensor: Actor, kind: SensorType, frame: int, time_s: float) -> bytes:

@@ -13,8 +13,9 @@ import cv2
 import numpy as np
 
 from carla_bridge.server.geometry.polylines import length
-from carla_bridge.server.geometry.scene import BoxKind, LaneStrip, Rgb, StaticBox
+from carla_bridge.server.geometry.scene import BoxKind, LaneStrip, Rgb, SignalKind, StaticBox
 from carla_bridge.server.town.bridges import LowGround, outermost_lanes
+from carla_bridge.server.town.road_signals import Post
 
 FACADES: tuple[Rgb, ...] = (
     (196, 176, 150),
@@ -31,6 +32,7 @@ FACADES: tuple[Rgb, ...] = (
     (202, 170, 150),
 )
 POLE_CLEARANCE_M = 3.0
+POLE_HALF_M = {SignalKind.TRAFFIC_LIGHT: 0.08, SignalKind.STOP: 0.035, SignalKind.YIELD: 0.035}
 HEDGE: Rgb = (62, 98, 48)
 LAMP: Rgb = (72, 76, 82)
 
@@ -121,6 +123,13 @@ def build_scenery(
     for kerb in kerbs:
         boxes += _trees(kerb, raster, ground_z, rng)
     return tuple(boxes)
+
+
+def pole_box(post: Post, kind: SignalKind) -> StaticBox:
+    """The pole of a light or sign."""
+    (x, y, foot_z), half_m = post.foot_m, POLE_HALF_M[kind]
+    height_m = post.head_m[2] - foot_z
+    return StaticBox(BoxKind.POLE, x, y, foot_z + height_m / 2, post.yaw_deg, half_m, half_m, height_m / 2, LAMP)
 
 
 class _GroundHeight:

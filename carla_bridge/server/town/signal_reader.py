@@ -39,7 +39,10 @@ STOP_TRIGGER_HALF_M, STOP_TRIGGER_BEFORE_M, STOP_TRIGGER_HEIGHT_M = 1.5, 0.75, 0
 LONGEST_ARM_M = 7.0
 HEAD_BEFORE_POLE_M = 0.25
 APPROACH_M = 60.0  # a signal further from its junction than this belongs to none
-WHEELS = (carla.LaneType.Driving, carla.LaneType.Parking, carla.LaneType.Shoulder, carla.LaneType.Biking)
+WHEELS = (
+    carla.LaneType.Driving, carla.LaneType.Bidirectional, carla.LaneType.Parking, carla.LaneType.Stop,
+    carla.LaneType.Shoulder, carla.LaneType.Biking,
+)  # fmt: skip
 KINDS = {LIGHT_TYPE: SignalKind.TRAFFIC_LIGHT, STOP_TYPE: SignalKind.STOP, YIELD_TYPE: SignalKind.YIELD}
 
 

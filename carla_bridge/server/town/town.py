@@ -21,8 +21,8 @@ from carla_bridge.server.town.ground import GroundHeight
 from carla_bridge.server.town.islands import find_islands
 from carla_bridge.server.town.opendrive_signals import has_signals, with_signals
 from carla_bridge.server.town.road_signals import SignalSpec
-from carla_bridge.server.town.scenery import build_scenery
-from carla_bridge.server.town.signal_reader import read_signals
+from carla_bridge.server.town.scenery import build_scenery, pole_box
+from carla_bridge.server.town.signal_reader import on_road, read_signals
 from carla_bridge.server.town.town_library import SHIPPED_FOLDER, TownLibrary
 from wamdiff2_core.errors import UserError
 
@@ -173,9 +173,14 @@ class Town:
 
     @cached_property
     def static_boxes(self) -> tuple[StaticBox, ...]:
-        """Scenery beside the roads; depends on nothing but the town's name and file."""
-        poles = [post.foot_m[:2] for spec in self.signals for post in spec.posts]
-        return build_scenery(self.name, self.lanes, poles)
+        """What can be hit beside the roads; depends on nothing but the town's name and file.
+
+        The poles of lights and signs come last. One that a file puts onto a lane is left out: CARLA's stand beside it.
+        """
+        posts = [(post, spec.kind) for spec in self.signals for post in spec.posts]
+        scenery = build_scenery(self.name, self.lanes, [post.foot_m[:2] for post, _ in posts])
+        beside = [(post, kind) for post, kind in posts if not on_road(self.map, carla.Location(*post.foot_m))]
+        return (*scenery, *(pole_box(post, kind) for post, kind in beside))
 
     def _stop_lines(self) -> list[MarkLine]:
         lines = []

@@ -110,7 +110,7 @@ def _stops(carla_map: carla.Map, signals: Sequence[SignalSpec]) -> list[tuple[st
                 place = carla_map.get_waypoint_xodr(stop.road_id, stop.lane_id, stop.s_m)
                 if place is not None:
                     at = place.transform.location
-                    found.append((spec.sign_id, np.array([at.x, at.y])))
+                    found.append((spec.sign_id, np.array([at.x, at.y, at.z])))
     return found
 
 
@@ -133,7 +133,9 @@ def _add_crosswalk(paths: Footpaths, corners: np.ndarray, stops: list[tuple[str,
     paths.links += [[], []]
     for one, other in ((kerbs[0][0], start), (start, end), (end, kerbs[1][0])):
         _link(paths.links, one, other)
-    signs = sorted({sign for sign, at in stops if _distance(at, a[:2], b[:2]) < ARM_M})
+    signs = sorted({
+        sign for sign, at in stops if _distance(at[:2], a[:2], b[:2]) < ARM_M and abs(at[2] - a[2]) < LEVEL_M
+    })
     length_m = float(np.linalg.norm(b - a))
     paths.crosswalks[start, end] = Crosswalk(start, end, length_m, tuple(signs))
     paths.crosswalks[end, start] = Crosswalk(end, start, length_m, tuple(signs))

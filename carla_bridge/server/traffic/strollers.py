@@ -24,6 +24,7 @@ ASIDE_S, CROSSING_S = 0.4, 4.0  # how far ahead drivers should look at a walker 
 BUMPER_M = 0.7
 CHECK_S = 2.0
 STUCK_M = 0.3
+LEVEL_M = 4.0  # what is higher or lower by more is on another road
 
 
 @dataclass
@@ -194,7 +195,7 @@ class Strollers:
         share = min(max(share, 0.0), 1.0)
         dx, dy = a[0] + share * sx - pose.x, a[1] + share * sy - pose.y
         gap = math.hypot(dx, dy)
-        if gap > 80.0 or abs(pose.z - a[2]) > 4.0:
+        if gap > 80.0 or abs(pose.z - a[2]) > LEVEL_M:
             return False
         room = gap - vehicle.blueprint.extent_m[0]
         if room < 1.0:
@@ -212,7 +213,7 @@ class Strollers:
         py = walker.pose.y + BUMPER_M * walker.direction[1]
         for vehicle in self._vehicles:
             dx, dy = px - vehicle.pose.x, py - vehicle.pose.y
-            if dx * dx + dy * dy > 64.0:
+            if dx * dx + dy * dy > 64.0 or abs(vehicle.pose.z - walker.pose.z) > LEVEL_M:
                 continue
             cos, sin = math.cos(vehicle.motion.yaw_rad), math.sin(vehicle.motion.yaw_rad)
             length, width, _ = vehicle.blueprint.extent_m

@@ -50,7 +50,7 @@ class CountingRenderer:
 
 def flat_town(boxes: tuple[StaticBox, ...] = (), name: str = "Flat") -> Any:
     """A town without roads."""
-    text = "+lat_0=10.0 +lon_0=20.0"
+    text = "<OpenDRIVE><header><geoReference>+lat_0=10.0 +lon_0=20.0</geoReference></header></OpenDRIVE>"
     return SimpleNamespace(name=name, opendrive=text, spawn_points=[], static_boxes=boxes, signals=())
 
 

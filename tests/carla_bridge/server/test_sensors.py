@@ -38,11 +38,20 @@ def test_north_is_minus_y() -> None:
     assert GeoReference(49.0, 8.0).geodetic((0.0, -100.0, 0.0))[0] > 49.0
 
 
-def test_geo_reference_is_read_from_opendrive_with_carlas_fallback() -> None:
-    text = "<geoReference>+proj=tmerc +lat_0=4.9e1 +lon_0=-8.5 +k=1</geoReference>"
-    assert GeoReference.of(text) == GeoReference(49.0, -8.5)
-    assert GeoReference.of("<OpenDRIVE/>") == GeoReference(42.0, 2.0)
-    assert GeoReference.of("+proj=tmerc+lat_0=49.0+lon_0=8+k=1") == GeoReference(49.0, 8.0)
+@pytest.mark.parametrize("text", [
+    "<header><geoReference><![CDATA[+proj=tmerc +lat_0=49.5 +lon_0=-8.25 +k=1]]></geoReference></header>",
+    "<header><geoReference>+proj=tmerc+lat_0=49.5+lon_0=-8.25+k=1</geoReference></header>",
+    "<header><geoReference>\n  +proj=tmerc\t+lat_0 = 4.95e1\n  +lon_0 =-8.25 </geoReference></header>",
+    "<header><geoReference>+lon_0=-8.25 +lat_0=+49.5</geoReference></header><userData>+lat_0=1</userData>",
+    "<header><userData>+lat_0=1 +lon_0=2</userData><geoReference>&#43;lat_0=49.5 +lon_0=-8.25</geoReference></header>",
+])
+def test_geo_reference_of_a_header_however_it_is_written(text: str) -> None:
+    assert GeoReference.of(f"<?xml version='1.0'?><OpenDRIVE>{text}</OpenDRIVE>") == GeoReference(49.5, -8.25)
+
+
+@pytest.mark.parametrize("text", ["", "<header/>", "<header><geoReference>+proj=merc</geoReference></header>"])
+def test_header_without_a_place_has_carlas_fallback(text: str) -> None:
+    assert GeoReference.of(f"<OpenDRIVE>{text}</OpenDRIVE>") == GeoReference(42.0, 2.0)
 
 
 def sensor(tick: str) -> Sensor:

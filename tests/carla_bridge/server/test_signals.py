@@ -57,6 +57,24 @@ def test_phases_take_turns_with_all_red_between_and_never_show_green_together() 
         assert moving.count(pair) * 0.05 == pytest.approx(seconds, abs=0.01)
 
 
+def test_long_ticks_do_not_shift_the_phases() -> None:
+    fine, coarse = (control(spec("1", 0), spec("2", 1)) for _ in range(2))
+    for _ in range(400):
+        for _ in range(14):
+            fine.step(0.05)
+        coarse.step(0.7)
+        assert [light.state for light in coarse.lights] == [light.state for light in fine.lights]
+        assert coarse.lights[0].cycle.elapsed_s == pytest.approx(fine.lights[0].cycle.elapsed_s, abs=1e-6)
+
+
+def test_a_cycle_without_any_time_does_not_stop_the_world() -> None:
+    signals = control(spec("1", 0), spec("2", 1))
+    for light in signals.lights:
+        light.phase.green_s = light.phase.yellow_s = light.phase.red_s = 0.0
+    signals.step(0.05)
+    assert {light.state for light in signals.lights} <= set(TrafficLightState)
+
+
 def test_same_seed_repeats_and_another_seed_starts_elsewhere() -> None:
     specs = [spec(str(i), i % 2, junction_id=i // 2) for i in range(1, 9)]
     first = history(control(*specs, seed=3), 40.0)

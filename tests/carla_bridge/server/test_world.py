@@ -412,6 +412,18 @@ def test_layout_that_failed_is_tried_again_and_the_least_used_is_dropped() -> No
     assert made == ["Bad", "Bad", "Home", "One", "Two", "Three"]
 
 
+def test_a_road_is_as_slippery_as_it_looks_wet(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    grips = []
+    for weather in (Weather(), Weather(wetness=40.0), Weather(precipitation=40.0), Weather(precipitation=100.0)):
+        world.weather = weather.as_protocol()
+        world.step(0.05)
+        grips.append(world.physics.terrain.weather_grip)
+        assert grips[-1] == pytest.approx(1.0 - 0.3 * weather.wet)
+    assert grips == sorted(grips, reverse=True)
+    assert grips[0] == 1.0 > grips[1]
+
+
 def test_layout_of_a_town_that_was_left_is_ended_and_not_kept() -> None:
     begun, released, made = threading.Event(), threading.Event(), []
 
