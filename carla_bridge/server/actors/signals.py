@@ -223,7 +223,7 @@ class SignalControl:
         self._light_of: dict[tuple[int, int], TrafficLight] = {}
         for light in self.lights:
             for stop in light.spec.stops:
-                self._light_of.setdefault((stop.road_id, stop.lane_id), light)
+                self._light_of.setdefault((stop.road_id, stop.end_lane_id), light)
         self._near = _grid(self.lights)
 
     @property

@@ -16,7 +16,7 @@ The rule, the same for every file:
 from __future__ import annotations
 
 import bisect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from xml.etree import ElementTree
 
@@ -105,7 +105,7 @@ class RoadProfile:
 
     def lanes(self, s_m: float) -> list[tuple[int, str, float, float]]:
         """(lane id, type, inner t, outer t) of every lane at s, t positive to the left; sorted from left to right."""
-        index = max(0, bisect.bisect_right(self._section_starts, s_m) - 1)
+        index = self._section_at(s_m)
         section, ds = self._sections[index], s_m - self._section_starts[index]
         middle = _value(self._offsets, "s", s_m)
         rows = []
@@ -116,6 +116,23 @@ class RoadProfile:
                 rows.append((int(lane.get("id", 0)), lane.get("type", "none"), edge, outer))
                 edge = outer
         return sorted(rows, key=lambda row: -row[0])
+
+    def lanes_from(self, lane_ids: Iterable[int], at_end: bool, s_m: float) -> list[int]:
+        """Numbers, at s, of lanes that are known by their numbers at an end of the road; a lane that begins after s has
+        none there.
+        """
+        index = self._section_at(s_m)
+        later = self._sections[:index:-1] if at_end else self._sections[:index]
+        link = "predecessor" if at_end else "successor"
+        found = list(lane_ids)
+        for section in later:
+            links = {int(lane.get("id", 0)): lane.find(f"link/{link}") for lane in section.iter("lane")}
+            before = [links.get(lane_id) for lane_id in found]
+            found = [int(element.get("id", 0)) for element in before if element is not None]
+        return found
+
+    def _section_at(self, s_m: float) -> int:
+        return max(0, bisect.bisect_right(self._section_starts, s_m) - 1)
 
     def wheels(self, s_m: float) -> tuple[float, float]:
         """t of the left and right edge of what wheels may use."""
@@ -178,7 +195,8 @@ class _Writer:
             "pitch": "0", "roll": "0", "height": "0.9", "width": "0.4",
         }  # fmt: skip
         signal = ElementTree.SubElement(holder, "signal", attributes)
-        low, high = min(approach.lane_ids), max(approach.lane_ids)
+        lanes = self._roads[approach.road_id].lanes_from(approach.lane_ids, approach.at_end, s_m) or approach.lane_ids
+        low, high = min(lanes), max(lanes)
         ElementTree.SubElement(signal, "validity", {"fromLane": str(low), "toLane": str(high)})
         return str(self._signals)
 

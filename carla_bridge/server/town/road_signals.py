@@ -19,11 +19,17 @@ POLE_STEP_M, POLE_TRIES = 0.5, 16  # how far, and how often, a pole gives way to
 
 @dataclass(frozen=True)
 class LaneStop:
-    """Where a lane's traffic stops: s of the stop line, in the road's own direction."""
+    """Where a lane's traffic stops.
+
+    Attributes:
+        road_id, lane_id, s_m: at the stop line; s in the road's own direction.
+        end_lane_id: number of the lane where it leaves the road, which another lane section may have changed.
+    """
 
     road_id: int
     lane_id: int
     s_m: float
+    end_lane_id: int
 
 
 @dataclass(frozen=True)

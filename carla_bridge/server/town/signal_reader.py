@@ -126,6 +126,17 @@ def _junction_ahead(waypoint: carla.Waypoint) -> int:
     return -1
 
 
+def _lane_at_end(waypoint: carla.Waypoint) -> int:
+    """Number of a lane where it leaves its road, if that is near."""
+    lane_id, road_id = waypoint.lane_id, waypoint.road_id
+    for distance_m in np.arange(0.5, APPROACH_M, 0.5):
+        ahead = waypoint.next(float(distance_m))
+        if not ahead or ahead[0].road_id != road_id:
+            break
+        lane_id = ahead[0].lane_id
+    return int(lane_id)
+
+
 def _spec(
     carla_map: carla.Map,
     sign_id: str,
@@ -168,7 +179,7 @@ def _spec(
     posts = [Post((stand.x, stand.y, ground_z), (stand.x + dx, stand.y + dy, ground_z + height), yaw)]
     if kind is SignalKind.TRAFFIC_LIGHT:
         posts += _far_post(carla_map, same_road, junction_id)
-    stops = tuple(LaneStop(end.road_id, end.lane_id, end.s) for end in ends)
+    stops = tuple(LaneStop(end.road_id, end.lane_id, end.s, _lane_at_end(end)) for end in ends)
     return SignalSpec(sign_id, kind, junction_id, phase, stops, pose, (local, extent), tuple(posts), yaw)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections import defaultdict
@@ -257,3 +258,72 @@ def test_pole_stands_beside_a_road_whose_lanes_get_their_numbers_just_before_the
 
 def test_shipped_first_town_has_none() -> None:
     assert Town.load("Wamtown01").signals == ()
+
+
+def renumbered(opendrive: str, road_id: int, length_m: float) -> str:
+    """The file with a lane section more at the end of a road, where every lane has the next number outwards."""
+    root = ElementTree.fromstring(opendrive)
+    road = next(road for road in root.findall("road") if road.get("id") == str(road_id))
+    sections = road.find("lanes")
+    (first,) = sections.findall("laneSection")
+    last = copy.deepcopy(first)
+    last.set("s", str(float(road.get("length")) - length_m))
+    sections.append(last)
+    for section, here, there in ((first, 0, 1), (last, 1, 0)):
+        for lane in (*section.findall("left/lane"), *section.findall("right/lane")):
+            lane_id = int(lane.get("id"))
+            outwards = int(math.copysign(1, lane_id))
+            lane.set("id", str(lane_id + here * outwards))
+            link = lane.find("link")
+            link = ElementTree.Element("link") if link is None else link
+            for name in ("predecessor", "successor"):
+                other = link.find(name)
+                if (name == "successor") is (section is first):
+                    if other is None:
+                        other = ElementTree.SubElement(link, name)
+                    other.set("id", str(lane_id + there * outwards))
+            if lane.find("link") is None:
+                lane.insert(0, link)
+    for side, lane_id in (("left", 1), ("right", -1)):
+        edge = last.find(side)
+        if edge is not None:
+            narrow = ElementTree.SubElement(edge, "lane", {"id": str(lane_id), "type": "none", "level": "false"})
+            ElementTree.SubElement(narrow, "width", {"sOffset": "0", "a": "0.02", "b": "0", "c": "0", "d": "0"})
+            edge[:] = sorted(edge, key=lambda lane: -int(lane.get("id")))
+    for junction in root.findall("junction"):
+        for connection in junction.findall("connection"):
+            if connection.get("incomingRoad") == str(road_id):
+                for link in connection.findall("laneLink"):
+                    start = int(link.get("from"))
+                    link.set("from", str(start + int(math.copysign(1, start))))
+    for other in root.findall("road"):
+        for end in ("predecessor", "successor"):
+            joint = other.find(f"link/{end}")
+            if joint is not None and joint.get("elementId") == str(road_id) and joint.get("contactPoint") == "end":
+                for link in other.iterfind(f"lanes/laneSection/*/lane/link/{end}"):
+                    start = int(link.get("id"))
+                    link.set("id", str(start + int(math.copysign(1, start))))
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def test_light_before_a_change_of_lane_numbers_governs_the_lanes_that_lead_on_to_the_junction() -> None:
+    plain = (SHIPPED_FOLDER / "Wamtown01.xodr").read_text(encoding="utf-8")
+    ways = Town.from_opendrive("x", plain).map.get_topology()
+    lit = next(a for a, b in ways if b.is_junction and not a.is_junction and a.lane_id < 0)
+    text = renumbered(plain, lit.road_id, 3.0)
+    carla_map = carla.Map("x", text)
+    entering = {
+        (before.road_id, before.lane_id): inside.junction_id
+        for before, inside in carla_map.get_topology()
+        if inside.is_junction and before.road_id == lit.road_id and before.lane_id < 0
+    }
+    assert set(entering) == {(lit.road_id, lit.lane_id - 1)}
+    (junction_id,) = entering.values()
+    signalled = with_signals("x", text, {junction_id: Control.LIGHTS})
+    town = Town.from_opendrive("x", signalled)
+    control = SignalControl(town.signals, itertools.count(1).__next__)
+    (stop,) = [stop for spec in lights(town) for stop in spec.stops if stop.road_id == lit.road_id]
+    assert (stop.lane_id, stop.end_lane_id) == (lit.lane_id, lit.lane_id - 1)
+    light = control.light_for(lit.road_id, lit.lane_id - 1)
+    assert light is not None
+    assert light.junction_id == junction_id

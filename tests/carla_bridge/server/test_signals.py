@@ -31,7 +31,7 @@ def spec(sign_id: str, phase: int, junction_id: int = 7, kind: SignalKind = Sign
     x = 100.0 * int(sign_id)
     trigger = ((-3.0, 1.5, 1.5), (1.75, 3.0, 1.5))
     post = Post((x, 3.0, 0.0), (x, 3.0, 2.7), 0.0)
-    stops = (LaneStop(int(sign_id), -1, 50.0),)
+    stops = (LaneStop(int(sign_id), -1, 50.0, -1),)
     return SignalSpec(sign_id, kind, junction_id, phase, stops, Pose(x, 3.0, yaw=90.0), trigger, (post,), 0.0)
 
 

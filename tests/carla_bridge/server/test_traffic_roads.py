@@ -13,12 +13,17 @@ from shapely import affinity
 from shapely.geometry import LineString, Polygon, box
 
 pytest.importorskip("carla", reason="needs the carla client library")
+from carla_bridge.server.actors.spawning import make_actor
+from carla_bridge.server.actors.vehicle import Vehicle
+from carla_bridge.server.actors.walker import Walker
+from carla_bridge.server.geometry.poses import Pose
 from carla_bridge.server.geometry.scene import SignalKind
 from carla_bridge.server.town.town import Town
-from carla_bridge.server.traffic.footpaths import Footpaths, read_footpaths
+from carla_bridge.server.traffic.footpaths import Crosswalk, Footpaths, read_footpaths
 from carla_bridge.server.traffic.network import ARC, CLEARANCE_M, COS, LIMIT, SIN, RoadNetwork, with_directions
 from carla_bridge.server.traffic.routes import Route
 from carla_bridge.server.traffic.sight import BESIDE_M, HALF_SLICE_M, Bodies, bodies_ahead
+from carla_bridge.server.traffic.strollers import Strollers
 
 HALF_M = (2.3, 0.9)
 
@@ -193,3 +198,21 @@ def test_sidewalks_and_crosswalks_are_one_net(town: Town, paths: Footpaths) -> N
         step = paths.xyz_m[crosswalk.end] - paths.xyz_m[crosswalk.start]
         assert abs(step[0] * math.cos(yaw) + step[1] * math.sin(yaw)) < 0.2 * crosswalk.length_m  # across the road
     assert all(a in paths.links[b] for a, ways in enumerate(paths.links) for b in ways)
+
+
+@pytest.mark.parametrize(("height_m", "walks"), [(0.0, False), (6.0, True), (-6.0, True)])
+def test_who_crosses_waits_for_a_vehicle_on_the_same_level_only(height_m: float, walks: bool) -> None:
+    crosswalk = Crosswalk(0, 1, 20.0, ())
+    paths = Footpaths(
+        np.array([[0.0, 0.0, 0.0], [20.0, 0.0, 0.0]]), np.zeros(2), [[1], [0]], {(0, 1): crosswalk, (1, 0): crosswalk}
+    )
+    walker = make_actor(1, [0, "walker.pedestrian.0001", []], Pose(8.0, 0.0, 0.93), random.Random(0))
+    car = make_actor(2, [0, "vehicle.lincoln.mkz_2020", []], Pose(9.7, 0.0, height_m, yaw=90.0), random.Random(0))
+    assert isinstance(walker, Walker)
+    assert isinstance(car, Vehicle)
+    strollers = Strollers(paths, None, 0)
+    strollers.take_on([walker])
+    (stroller,) = strollers._strollers.values()
+    stroller.here, stroller.goal = 0, 1
+    strollers.step([car], set(), 0.05)
+    assert (walker.speed_mps > 0.0) is walks
