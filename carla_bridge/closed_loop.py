@@ -16,6 +16,7 @@ from carla_bridge.drive.driver import DriveConfig
 from carla_bridge.drive.latency import LatencyMode
 from carla_bridge.routes import ROUTES_FOLDER
 from carla_bridge.routes.route_file import load_routes
+from carla_bridge.server.town.town_library import TownLibrary
 from wamdiff2_core.errors import UserError
 
 DEMO_ROUTES = ROUTES_FOLDER / "demo.xml"
@@ -48,7 +49,7 @@ def run_closed_loop(
     scenarios: Annotated[bool, typer.Option(help="Play the scenarios of the routes, or leave them out.")] = True,
     vehicles: Annotated[int, typer.Option(min=0, help="Vehicles of background traffic.")] = 0,
     walkers: Annotated[int, typer.Option(min=0, help="Walkers of background traffic, in the embedded world.")] = 0,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the embedded world and of a random planner.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the embedded world and of a random planner, 0 or more.")] = 0,
     device: Annotated[str, typer.Option(help="Torch device of the planner.")] = "cpu",
     plan_wait: Annotated[float, typer.Option(min=0.1, help="Wall-clock seconds to wait for a plan.")] = 5.0,
     video: Annotated[bool, typer.Option(help="Pictures for people, and without --workers a film of them.")] = True,
@@ -71,6 +72,8 @@ def run_closed_loop(
     """
     if context.args and context.args[0] != "--ros-args":
         raise UserError("arguments", "options, or -- --ros-args with ROS arguments", " ".join(context.args))
+    if seed < 0:
+        raise UserError("--seed", "0 or more", seed)
     agent = AgentChoice.parse(planner, link)
     given = {name for name in context.params if _was_given(context, name)}
     if is_meant(bench2drive, agent, carla, passive):
@@ -84,6 +87,7 @@ def run_closed_loop(
     mode = LatencyMode.parse(latency)
     if passive and mode == LatencyMode():
         mode = LatencyMode("live")
+    towns = TownLibrary(maps)
     config = DriveConfig(
         routes, agent, out or default_out(), mode, carla, seed, device,
         Patience(wait_s=plan_wait), video, maps, tuple(context.args), vehicles, walkers,
@@ -95,6 +99,8 @@ def run_closed_loop(
 
     specs = select_routes(load_routes(routes), routes_subset)
     if workers == 0:
+        for town in dict.fromkeys(spec.town for spec in specs if not carla):
+            towns.find(town, "town in --routes")
         if repeats > 1:
             raise UserError("repeats", "--workers beside it", repeats, "add --workers 1, or more")
         return int(Drive(config, specs).run().exit_code)

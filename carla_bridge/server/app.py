@@ -66,7 +66,7 @@ class ServerConfig:
 
     def __post_init__(self) -> None:
         dialect_of(self.dialect)
-        self.towns.find(self.first_town)
+        self.towns.find(self.first_town, "--town")
         if not 1 <= self.port <= 65534:
             raise UserError("--port", "1..65534 (streams use the next one)", self.port)
         for option, count in (("--vehicles", self.vehicles), ("--walkers", self.walkers)):

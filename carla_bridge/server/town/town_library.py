@@ -36,8 +36,12 @@ class TownLibrary:
         """Names of all towns, sorted."""
         return sorted(self._files())
 
-    def find(self, name: str) -> Path:
+    def find(self, name: str, field: str = "town") -> Path:
         """File of a town; of a path-like name such as `/Game/Carla/Maps/Town01` the last part counts, as in CARLA.
+
+        Args:
+            name: of the town.
+            field: what an error calls it: the option that named it.
 
         Raises:
             UserError: no such town.
@@ -49,7 +53,7 @@ class TownLibrary:
             else:
                 fix = f"{wanted}.xodr would be found in a folder that the server is given as --maps; "
                 fix += did_you_mean(wanted, files)
-            raise UserError("town", "the name of a town", name, fix)
+            raise UserError(field, "the name of a town", name, fix)
         return files[wanted]
 
     def _files(self) -> dict[str, Path]:
