@@ -1,6 +1,6 @@
 """Films of drives, made from the recorded pictures: `drive.mp4` of a short run, `film.mp4` beside each route of others.
 
-Large: the display camera with the plan on it. Right: the route with the car on it, and what the planner's camera saw.
+Large: the display camera with the plan on it. Right: the surroundings from above, and what the planner's camera saw.
 Below: figures, and the speed over the route. Pictures come at the pace of planning, so the film plays faster than time.
 """
 
@@ -32,6 +32,7 @@ from carla_bridge.report.page import ROUTES_ON_FIRST_PAGE, VIDEO_NAME
 from carla_bridge.report.route_view import FILM_NAME
 from carla_bridge.report.run import load_run
 from carla_bridge.report.top_view import nearest_index, planned_part
+from wamdiff2_core.errors import UserError, did_you_mean
 from wamdiff2_core.frames import transform_points
 from wamdiff2_core.outputs import disk_errors_named
 from wamdiff2_core.types import Pose2D
@@ -45,7 +46,9 @@ INK, SOFT, PAGE, CARD, EDGE = (230, 235, 240), (151, 165, 179), (17, 22, 28), (2
 TEAL, ROAD, LANE = (45, 212, 191), (29, 69, 65), (69, 82, 95)
 AMBER, RED, GREEN, BLUE = (251, 191, 36), (248, 113, 113), (74, 222, 128), (143, 168, 234)
 LIGHTS = {"red": RED, "yellow": AMBER, "green": GREEN}
-LEAST_OTHER_PX = 5.0
+NEAR_M = 80.0
+SCALE = SIDE_PX / NEAR_M  # pixels a metre
+LEAST_OTHER_PX = 5.0  # a walker seen from above is smaller
 
 
 def write_films(folder: Path) -> list[Path]:
@@ -94,6 +97,22 @@ def write_video(folder: Path, results: DriveResults, routes: Sequence[RouteResul
     return True
 
 
+def film_picture(folder: Path, route_id: str, t_s: float) -> np.ndarray:
+    """(480, 960, 3) uint8: the frame of a route's film at a simulated time, or the next one after it.
+
+    Raises:
+        UserError: no such route in the run, or no picture of it from that time on.
+    """
+    run = load_run(folder)
+    routes = {route.route_id: route for route in run.results.routes} if run.results is not None else {}
+    if run.results is None or route_id not in routes:
+        raise UserError("--route", "a route of the run", route_id, did_you_mean(route_id, routes))
+    frame = next(_RouteFilm(folder, run.results, routes[route_id]).frames(t_s), None)
+    if frame is None:
+        raise UserError("--at", "a time with a picture at or after it", t_s, "the run must be without --no-video")
+    return frame
+
+
 class _RouteFilm:
     """The frames of one route."""
 
@@ -106,18 +125,17 @@ class _RouteFilm:
         self._top_mps = max(10.0, float(self._speed_mps.max(initial=0.0)) * 1.1)
         self._progress_m = np.array([tick.progress_m for tick in ticks])
         self._driven = np.array([[tick.x_m, tick.y_m] for tick in ticks]).reshape(-1, 2)
-        self._map = _MapPane(load_lanes(folder, route.town), np.array(read_shape(self._folder).xy_m), route.length_m,
-                             self._driven)
+        self._map = _MapPane(load_lanes(folder, route.town), np.array(read_shape(self._folder).xy_m), route.length_m)
         self._scene = read_scene(self._folder)
         self._scene_t_s = [moment.t_s for moment in self._scene.moments]
         self._small, self._middle, self._large = (ImageFont.load_default(size) for size in (13, 17, 34))
 
-    def frames(self) -> Iterator[np.ndarray]:
-        """(480, 960, 3) uint8 frames, the last one held with the verdict on it."""
+    def frames(self, from_s: float = 0.0) -> Iterator[np.ndarray]:
+        """(480, 960, 3) uint8 frames from a simulated time on, the last one held with the verdict on it."""
         frame = None
         for plan in self._plans:
             file = self._folder / "frames" / plan.image
-            if plan.image and file.is_file():
+            if plan.image and plan.t_ns * 1e-9 >= from_s - 1e-6 and file.is_file():
                 frame = self._compose(simplejpeg.decode_jpeg(file.read_bytes(), "RGB"), plan)
                 yield frame
         if frame is not None:
@@ -178,7 +196,8 @@ class _RouteFilm:
         if plan.forwards:
             draw.text((18, 422), f"{plan.forwards} forwards, {plan.tokens} tokens", SOFT, self._small)
         draw.text((18, 452), f"{results.planner}, {results.latency_mode}", SOFT, self._small)
-        draw.text((226, 332), f"route {route.route_id}", INK, self._middle)
+        name = " ".join(filter(None, (f"route {route.route_id}", route.scenario)))
+        draw.text((226, 332), _shortened(name, 44), INK, self._middle)
         share = min(1.0, progress / route.length_m)
         done = f"{plan.t_ns * 1e-9:.1f} s   {100 * share:.0f} % of {route.length_m:.0f} m"
         draw.text((226, 352), done, SOFT, self._small)
@@ -202,50 +221,51 @@ class _RouteFilm:
 
 
 class _MapPane:
-    """The route, north up, with the car on it."""
+    """The surroundings of the car from above, north up: lanes, the route, the path so far, the plan, and others."""
 
-    def __init__(self, lanes: Sequence[np.ndarray], route_xy: np.ndarray, length_m: float, driven: np.ndarray) -> None:
-        planned = planned_part(route_xy, length_m)
-        shown = np.vstack([planned, driven])
-        low, high = shown.min(axis=0), shown.max(axis=0)
-        self._middle = (low + high) / 2
-        self._scale = (SIDE_PX - 36) / max(80.0, float((high - low).max()))
-        self._base = np.full((SIDE_PX, SIDE_PX, 3), CARD, np.uint8)
-        for lane in lanes:
-            cv2.polylines(self._base, [self._pixels(lane)], False, LANE, 1, cv2.LINE_AA, shift=4)
-        width = max(2, round(3 * self._scale))
-        cv2.polylines(self._base, [self._pixels(planned)], False, ROAD, width, cv2.LINE_AA, shift=4)
-        for place, thickness in ((planned[0], 2), (planned[-1], -1)):
-            centre = tuple(int(v) for v in self._pixels(place[None])[0])
-            cv2.circle(self._base, centre, 5 * 16, TEAL, thickness, cv2.LINE_AA, shift=4)
+    def __init__(self, lanes: Sequence[np.ndarray], route_xy: np.ndarray, length_m: float) -> None:
+        self._planned = planned_part(route_xy, length_m)
+        self._lanes = lanes
+        self._boxes = np.array([(*lane.min(axis=0), *lane.max(axis=0)) for lane in lanes]).reshape(-1, 4)
+        self._middle = np.zeros(2)
 
     def draw(
         self, driven: np.ndarray, plan: PlanRecord, others: Sequence[tuple[np.ndarray, tuple[int, int, int]]] = ()
     ) -> np.ndarray:
-        """The pane with the path so far, the plan, the car, and outlines of others in their colours."""
-        pane = self._base.copy()
+        """(320, 320, 3) uint8, `NEAR_M` wide around the car; others are outlines with their colours."""
+        pose = Pose2D(*plan.pose)
+        self._middle = np.array([pose.x_m, pose.y_m])
+        pane = np.full((SIDE_PX, SIDE_PX, 3), CARD, np.uint8)
+        low, high = self._middle - NEAR_M / 2, self._middle + NEAR_M / 2
+        near = (self._boxes[:, :2] < high).all(axis=1) & (self._boxes[:, 2:] > low).all(axis=1)
+        self._line(pane, self._planned, ROAD, round(3.0 * SCALE))
+        for index in np.flatnonzero(near):
+            self._line(pane, self._lanes[index], LANE, 1)
+        for place, thickness in ((self._planned[0], 2), (self._planned[-1], -1)):
+            centre = tuple(int(v) for v in self._pixels(place[None])[0])
+            cv2.circle(pane, centre, 6 * 16, TEAL, thickness, cv2.LINE_AA, shift=4)
+        self._line(pane, driven, TEAL, 2)
         for outline, colour in others:
             if len(outline) == 2:
-                cv2.polylines(pane, [self._pixels(outline)], False, colour, 2, cv2.LINE_AA, shift=4)
+                self._line(pane, outline, colour, 3)
                 continue
             middle = outline.mean(axis=0)
-            least = LEAST_OTHER_PX / self._scale / max(1e-6, float(np.ptp(outline, axis=0).max()))
-            grown = middle + (outline - middle) * max(1.0, least)  # a walker is smaller than a pixel
+            least = LEAST_OTHER_PX / SCALE / max(1e-6, float(np.ptp(outline, axis=0).max()))
+            grown = middle + (outline - middle) * max(1.0, least)
             cv2.fillPoly(pane, [self._pixels(grown)], colour, cv2.LINE_AA, shift=4)
-        if len(driven) > 1:
-            cv2.polylines(pane, [self._pixels(driven)], False, TEAL, 2, cv2.LINE_AA, shift=4)
-        pose = Pose2D(*plan.pose)
         if plan.waypoints_m:
-            ahead = transform_points(pose, np.array(plan.waypoints_m))
-            cv2.polylines(pane, [self._pixels(ahead)], False, AMBER, 2, cv2.LINE_AA, shift=4)
-        size = 9 / self._scale
-        arrow = transform_points(pose, np.array([[size, 0.0], [-0.7 * size, 0.6 * size], [-0.7 * size, -0.6 * size]]))
+            self._line(pane, transform_points(pose, np.array(plan.waypoints_m)), AMBER, 2)
+        arrow = transform_points(pose, np.array([[2.6, 0.0], [-2.0, 1.4], [-2.0, -1.4]]))
         cv2.fillPoly(pane, [self._pixels(arrow)], INK, cv2.LINE_AA, shift=4)
         return pane
 
+    def _line(self, pane: np.ndarray, xy_m: np.ndarray, colour: tuple[int, int, int], width_px: int) -> None:
+        if len(xy_m) > 1:
+            cv2.polylines(pane, [self._pixels(xy_m)], False, colour, width_px, cv2.LINE_AA, shift=4)
+
     def _pixels(self, xy_m: np.ndarray) -> np.ndarray:
         """Fixed-point pixels, 4 fractional bits."""
-        pixels = SIDE_PX / 2 + (np.asarray(xy_m) - self._middle) * [self._scale, -self._scale]
+        pixels = SIDE_PX / 2 + (np.asarray(xy_m) - self._middle) * [SCALE, -SCALE]
         return np.int32(np.clip(pixels, -4000, 4000) * 16)
 
 

@@ -16,12 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carla_bridge.drive.route_run import RouteSetup
-from carla_bridge.recording.results import DriveResults
+from carla_bridge.recording.results import DriveResults, PlanRecord
 from carla_bridge.report import write_report
 from carla_bridge.report.charts import Marker, Series, histogram, line_chart, nice_ticks
 from carla_bridge.report.top_view import route_map
+from carla_bridge.report.video import BLUE, LANE, TEAL, _MapPane, film_picture
 from tests.carla_bridge.drive_doubles import FakeLink, FakeWorld, drive_route, linked, straight_plan, straight_route
 from wamdiff2_core.config import CameraSpec
+from wamdiff2_core.errors import UserError
 
 
 @pytest.fixture
@@ -97,6 +99,29 @@ def test_film_has_a_frame_for_each_picture_in_the_order_of_the_drive(run_folder)
     # The double's pictures get brighter with time: the view's upper part shows it.
     sky = [frame[10:60, 10:300].mean() for frame in frames[: 20]]
     assert all(b > a for a, b in pairwise(sky))
+
+
+def test_a_picture_is_the_films_frame_at_its_time(run_folder):
+    later = film_picture(run_folder, "a", 1.0)
+    assert later.shape == (480, 960, 3)
+    assert later[10:60, 10:300].mean() > film_picture(run_folder, "a", 0.0)[10:60, 10:300].mean()
+    with pytest.raises(UserError, match="--route: expected a route of the run"):
+        film_picture(run_folder, "z", 0.0)
+    with pytest.raises(UserError, match="--at: expected"):
+        film_picture(run_folder, "a", 1e6)
+
+
+def test_the_film_sees_from_above_what_is_near_the_car(run_folder):
+    plan = PlanRecord(0, (100.0, 50.0, 0.0), 5.0, "FOLLOW", [], True, True, "", "", [[5.0, 0.0]], 0.5, 1.0, 0.0, 0.0,
+                      0.0, 0, 0, 0, 0, "")
+    other = np.array([[120.0, 60.0], [124.0, 60.0], [124.0, 62.0], [120.0, 62.0]])
+    route = np.stack([np.arange(0.0, 400.0), np.full(400, 50.0)], axis=1)
+    far = [np.array([[500.0, 0.0], [600.0, 0.0]])]
+    pane = _MapPane(far, route, 399.0).draw(route[:100], plan, [(other, BLUE)])
+    scale = 320 / 80.0
+    assert tuple(pane[round(160 - 11 * scale), round(160 + 22 * scale)]) == BLUE  # ahead is right, left is up
+    assert tuple(pane[160, round(160 - 20 * scale)]) == TEAL
+    assert not (pane == LANE).all(axis=-1).any()
 
 
 def test_run_without_pictures_gives_a_page_and_no_film(run_folder):
