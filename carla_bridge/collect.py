@@ -27,15 +27,15 @@ from carla_bridge.client.server_watch import Fault, no_fault
 from carla_bridge.nano import NANO_CAMERA, NANO_TASK
 from carla_bridge.perturbation import NoiseBursts, sample_state
 from carla_bridge.routes.navigation import Navigator, RoutePlan
+from wamdiff2_core.chat import IMAGE_PLACEHOLDER
 from wamdiff2_core.config import PlanningTask
 from wamdiff2_core.control.controller import Controller, PlanInMap
 from wamdiff2_core.dataset import DatasetWriter, last_sample
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.journal import replace_file
 from wamdiff2_core.outputs import writable_folder
-from wamdiff2_core.prompts import IMAGE_PLACEHOLDER, planning_prompt
+from wamdiff2_core.tasks.planning import format_waypoints, planning_prompt
 from wamdiff2_core.types import CameraFrame, EgoState, Observation, Plan
-from wamdiff2_core.waypoint_text import format_waypoints
 
 if TYPE_CHECKING:
     from carla_bridge.client.client import Simulation

@@ -13,7 +13,8 @@ from wamdiff2_core.chat import ChatRequest
 from wamdiff2_core.config import DecodeConfig, PlanningTask
 from wamdiff2_core.conversations import read_rgb
 from wamdiff2_core.dataset import Sample, read_dataset
-from wamdiff2_core.waypoint_text import WaypointTextError, parse_waypoints
+from wamdiff2_core.tasks.planning import parse_waypoints
+from wamdiff2_core.tasks.text import AnswerError
 
 if TYPE_CHECKING:
     from wamdiff2_core.decode.generator import Generation
@@ -72,7 +73,7 @@ def _measure(sample: Sample, generation: Generation, task: PlanningTask) -> Answ
         planned = parse_waypoints(generation.text, task).xy_m
         expert = parse_waypoints(sample.answer, task).xy_m
         l2_m = np.linalg.norm(planned - expert, axis=1)
-    except WaypointTextError:
+    except AnswerError:
         l2_m = None
     group = str(sample.extra.get("command", "all"))
     return Answered(l2_m, group, generation.stats.forwards, generation.stats.tokens)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from wamdiff2_core.prompts import BENCH2DRIVE, NAVSIM_PAPER, NAVSIM_UPSTREAM, NAVSIM_WORDS, format_number
+from wamdiff2_core.tasks.planning import BENCH2DRIVE, NAVSIM_PAPER, NAVSIM_UPSTREAM, NAVSIM_WORDS
+from wamdiff2_core.tasks.text import format_number
 from wamdiff2_core.types import NavCommand
 
 PROSE = """\

@@ -26,8 +26,8 @@ from wamdiff2_core.conversations import read_rgb
 from wamdiff2_core.dataset import read_dataset
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.frames import pose_from_carla
+from wamdiff2_core.tasks.planning import parse_waypoints
 from wamdiff2_core.types import VehicleCommand
-from wamdiff2_core.waypoint_text import parse_waypoints
 
 pytestmark = pytest.mark.carla
 TRAIN = Path(__file__).resolve().parents[2] / "carla_bridge" / "routes" / "train.xml"

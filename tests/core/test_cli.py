@@ -165,7 +165,7 @@ def test_version_is_that_of_the_installed_package(capsys):
 
 def test_every_registered_command_can_be_loaded_and_explains_itself(capsys):
     entries = metadata.entry_points(group=cli.ENTRY_POINT_GROUP)
-    assert {"predict", "doctor", "node", "server", "collect", "closed-loop", "train", "town"} <= {
+    assert {"predict", "ask", "doctor", "node", "server", "collect", "closed-loop", "train", "town"} <= {
         e.name for e in entries
     }
     for entry in entries:

@@ -18,10 +18,9 @@ from tests.core.qwen_vocabulary import qwen_tokenizer_fast, write_random_qwen
 from wamdiff2_core.cli.main import main
 from wamdiff2_core.config import DecodeConfig, ImagePolicy
 from wamdiff2_core.journal import Journal, read_journal
-from wamdiff2_core.prompts import planning_prompt
 from wamdiff2_core.serving_record import ServingRecord
+from wamdiff2_core.tasks.planning import parse_waypoints, planning_prompt
 from wamdiff2_core.types import CameraFrame, EgoState, NavCommand, Navigation, Observation
-from wamdiff2_core.waypoint_text import parse_waypoints
 
 QUICK = ["--max_new_tokens", "8", "--block_size", "4", "--denoising_steps", "2", "--max_pixels", "32768"]
 KEYS = ["id", "datasource", "image", "question", "prediction", "ground_truth"]

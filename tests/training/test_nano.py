@@ -12,9 +12,9 @@ from training.stage import stage_record
 from wamdiff2_core.chat import ChatRequest
 from wamdiff2_core.decode.generator import Generator
 from wamdiff2_core.model.checkpoint import Checkpoint, load_checkpoint
-from wamdiff2_core.prompts import planning_prompt
+from wamdiff2_core.tasks.planning import parse_waypoints, planning_prompt
+from wamdiff2_core.tasks.text import AnswerError
 from wamdiff2_core.types import CameraFrame, EgoState, NavCommand, Navigation, Observation
-from wamdiff2_core.waypoint_text import WaypointTextError, parse_waypoints
 
 ROAD = np.full((128, 256, 3), 110, np.uint8)
 SPEEDS_MPS = np.linspace(0.0, 8.0, 17)
@@ -38,7 +38,7 @@ def plans(nano: Checkpoint, targets_m: list[list[float]], command: NavCommand) -
     for speed_mps, answer in zip(SPEEDS_MPS, Generator(nano).generate(requests, nano.record.decode), strict=True):
         try:
             planned[float(speed_mps)] = parse_waypoints(answer.text, nano.record.planning).xy_m
-        except WaypointTextError:
+        except AnswerError:
             continue
     assert len(planned) >= 0.8 * len(SPEEDS_MPS)
     return planned

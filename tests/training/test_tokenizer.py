@@ -14,9 +14,8 @@ from training.tokenizer import SPECIAL_TOKENS, write_tokenizer
 from wamdiff2_core.cli.main import main
 from wamdiff2_core.config import PlanningTask
 from wamdiff2_core.errors import UserError
-from wamdiff2_core.prompts import BENCH2DRIVE
+from wamdiff2_core.tasks.planning import BENCH2DRIVE, format_waypoints
 from wamdiff2_core.types import NavCommand, Waypoints
-from wamdiff2_core.waypoint_text import format_waypoints
 
 
 def test_the_same_command_writes_the_same_files_as_the_shipped_ones(tmp_path: Path, nano_folder: Path) -> None:
