@@ -9,7 +9,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgpack
@@ -65,7 +65,6 @@ class Listener:
     Attributes:
         calls: by the name of the method.
         destroyed: actor ids of `destroy_actor`.
-        spawned: how many actors batches have asked for.
     """
 
     def __init__(self, port: int) -> None:
@@ -85,15 +84,16 @@ class Listener:
 
     def _forward(self, source: socket.socket, target: socket.socket, listen: bool) -> None:
         unpacker = msgpack.Unpacker(raw=False, strict_map_key=False, unicode_errors="surrogateescape")
-        while data := source.recv(1 << 16):
-            target.sendall(data)
-            if listen:
-                unpacker.feed(data)
-                for message in unpacker:
-                    name, parameters = message[-2:]
-                    self.calls[name] += 1
-                    if name == "destroy_actor":
-                        self.destroyed.append(parameters[1])
+        with suppress(OSError):  # the other direction has closed both
+            while data := source.recv(1 << 16):
+                target.sendall(data)
+                if listen:
+                    unpacker.feed(data)
+                    for message in unpacker:
+                        name, parameters = message[-2:]
+                        self.calls[name] += 1
+                        if name == "destroy_actor":
+                            self.destroyed.append(parameters[1])
         target.close()
 
 

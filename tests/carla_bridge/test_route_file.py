@@ -85,11 +85,11 @@ def test_a_wrong_parameter_is_named(tmp_path, ask, message):
         (f'<scenario name="A_1">{TRIGGER}</scenario>', "", "scenario A_1: expected an attribute type"),
         ('<scenario name="A_1" type="A"/>', "", "expected one <trigger_point/>, got 0"),
         ('<scenario name="A_1" type="A"><trigger_point x="1" y="2" z="3"/></scenario>', "", "a number yaw, got none"),
-        ("", '<weather cloudiness="1"/>', "weather 1: expected a number route_percentage"),
-        ("", '<weather route_percentage="120"/>', "expected 0 to 100, got 120"),
+        ("", '<weather cloudiness="1"/>', "routes.xml: route 7: weather 1: expected a number route_percentage"),
+        ("", '<weather route_percentage="120"/>', "route 7: weather 1: route_percentage: expected 0 to 100, got 120"),
         ("", '<weather route_percentage="0" clouds="1"/>', "did you mean 'cloudiness'"),
-        ("", '<weather route_percentage="0" wetness="nan"/>', "a finite wetness"),
-        ("", 2 * '<weather route_percentage="0"/>', "different route percentages"),
+        ("", '<weather route_percentage="0" wetness="nan"/>', "route 7: weather 1: expected a finite wetness"),
+        ("", 2 * '<weather route_percentage="0"/>', "route 7: weathers: expected different route percentages"),
     ],
 )
 def test_a_malformed_scenario_or_weather_is_named(tmp_path, scenarios, weathers, message):
