@@ -1,8 +1,8 @@
 """The picture of the README: one frame of a route's film, from a run folder with pictures.
 
-    wamdiff2 closed-loop --planner expert --routes carla_bridge/routes/embedded-20.xml \\
-        --routes-subset 20016 --vehicles 40 --walkers 40 --out runs/picture
-    python -m benchmarks.drive_picture runs/picture --route 20016 --at 8.5
+    wamdiff2 closed-loop --link in-process --routes carla_bridge/routes/embedded-20.xml --routes-subset 20020 \\
+        --vehicles 40 --walkers 40 --out runs/picture
+    python -m benchmarks.drive_picture runs/picture --route 20020 --at 12.75
 """
 
 from __future__ import annotations

@@ -89,10 +89,22 @@ def test_every_option_in_the_text_is_one_of_some_command(page: Path) -> None:
         for one in [command, *getattr(command, "commands", {}).values()] if command is not None else []:
             known |= options_of(one)
     strange = {
-        word for span in spans(page) if span.startswith("--") or " --" in span
+        word for span in spans(page) if not span.startswith("python ")
         for word in re.findall(r"(?<!\S)--[a-z][a-z0-9_-]*", span) if word not in known
     }
     assert not strange
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids(PAGES))
+def test_modules_that_are_run_have_the_options_that_are_given(page: Path) -> None:
+    blocks = re.sub(r"\\\n\s*", " ", "\n".join(block for _, block in FENCED.findall(page.read_text())))
+    for line in (*spans(page), *blocks.splitlines()):
+        if match := re.match(r"python -m ([\w.]+)(.*)", line):
+            path = ROOT / match[1].replace(".", "/")
+            source = (path / "__main__.py" if path.is_dir() else path.with_suffix(".py")).read_text()
+            for option in re.findall(r"--([a-z][a-z0-9-]*)", match[2]):
+                declared = rf'"--{option}"|^ +{option.replace("-", "_")}: Annotated|--{option}/'
+                assert re.search(declared, source, re.MULTILINE), f"{match[1]} has no --{option}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=ids(PAGES))

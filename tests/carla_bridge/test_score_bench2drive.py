@@ -369,6 +369,8 @@ def test_the_embedded_world_is_named_whatever_routes_are_expected_and_the_right_
     assert "embedded world" in " ".join(lines[:5])
     assert "Bench2Drive" not in shown(score)
     assert score_files([tmp_path], "embedded-40").driving_score == 100.0
+    (tmp_path / "cut.json").write_text('{"_checkpoint": ')
+    assert score_files([tmp_path]).problems[0].kind == ProblemKind.UNKNOWN_ROUTE
 
 
 def test_an_evaluation_of_ours_is_scored_by_its_leaderboard_file_alone(tmp_path):
