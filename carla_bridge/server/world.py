@@ -337,7 +337,12 @@ class World:
     def _picture(self, camera: RenderCamera, sensor: Sensor) -> bytes:
         actors = self.actors.values()
         seen, signals = looks.bodies(actors, sensor), looks.signals(actors)
-        return self._renderers.current().render(camera, seen, signals, self._weather, self.time_s).tobytes()
+        renderer = self._renderers.current()
+        if sensor.type_id == "sensor.camera.depth":
+            return renderer.buffers(camera, seen, signals).depth_picture().tobytes()
+        if sensor.type_id == "sensor.camera.semantic_segmentation":
+            return renderer.buffers(camera, seen, signals).label_picture().tobytes()
+        return renderer.render(camera, seen, signals, self._weather, self.time_s).tobytes()
 
 
 def place_signals(world: World) -> SignalControl:

@@ -12,7 +12,7 @@ from carla_bridge.server.protocol.arguments import LARGEST_NUMBER
 IMAGE_PX = (1, 4096)
 FOV_DEG = (1.0, 170.0)
 SENSOR_TICK = real("sensor_tick", 0.0, (0.0, LARGEST_NUMBER))
-_NO_BUFFER = "the embedded world renders colour only; ask for sensor.camera.rgb or a lidar"
+_NO_BUFFER = "the embedded world renders colour, depth and semantic labels only"
 _NO_RADIO = "the embedded world has no V2X"
 
 
@@ -70,9 +70,9 @@ _GNSS_NOISE = _reals(
 
 SENSORS = (
     _camera("rgb", *_FILM),
-    _camera("depth", missing=_NO_BUFFER),
+    _camera("depth"),
     _camera("normals", missing=_NO_BUFFER),
-    _camera("semantic_segmentation", missing=_NO_BUFFER),
+    _camera("semantic_segmentation"),
     _camera("instance_segmentation", missing=_NO_BUFFER),
     _camera("optical_flow", missing=_NO_BUFFER),
     _camera("dvs", *_FILM, missing=_NO_BUFFER),

@@ -12,6 +12,7 @@ from enum import IntEnum
 
 import numpy as np
 
+from carla_bridge.server.geometry.labels import Label
 from carla_bridge.server.geometry.scene import Rgb
 
 ALWAYS_M = 1.0e9
@@ -51,6 +52,7 @@ class Polygons:
         radii_m: (N,) farthest vertex from the anchor.
         from_m, to_m: (N,) range of horizontal distances at which the polygon is drawn.
         materials: (N,) uint8, `Material`.
+        labels: (N,) uint8, `Label`; NONE for what a camera for depth or labels does not see, such as a shadow.
     """
 
     vertices_m: np.ndarray
@@ -61,6 +63,7 @@ class Polygons:
     from_m: np.ndarray
     to_m: np.ndarray
     materials: np.ndarray
+    labels: np.ndarray
 
     def __len__(self) -> int:
         return len(self.vertices_m)
@@ -93,9 +96,15 @@ _FIELDS = tuple(f.name for f in fields(Polygons))
 
 @dataclass
 class PolygonBuilder:
-    """Collects polygons; anchors and sizes are worked out for all of them at once."""
+    """Collects polygons; anchors and sizes are worked out for all of them at once.
+
+    Attributes:
+        vertex_count: of each polygon.
+        label: of what is added next; paint on roads has its own.
+    """
 
     vertex_count: int
+    label: Label = Label.NONE
     _points: list[Points] = field(default_factory=list)
     _rows: list[tuple[float, ...]] = field(default_factory=list)
 
@@ -129,6 +138,7 @@ class PolygonBuilder:
                 float(material),
                 from_m,
                 to_m,
+                float(Label.ROAD_LINES if material is Material.PAINT and self.label is Label.ROADS else self.label),
             )
         )
 
@@ -147,7 +157,7 @@ class PolygonBuilder:
 
     def build(self) -> Polygons:
         """All polygons added so far, in order."""
-        rows = np.array(self._rows, dtype=np.float64).reshape(-1, 12)
+        rows = np.array(self._rows, dtype=np.float64).reshape(-1, 13)
         counts = np.array([len(points) for points in self._points], dtype=int)
         points = np.array([point for polygon in self._points for point in polygon], dtype=np.float64).reshape(-1, 3)
         first = np.cumsum(counts) - counts
@@ -167,6 +177,7 @@ class PolygonBuilder:
             rows[:, 10],
             rows[:, 11],
             rows[:, 9].astype(np.uint8),
+            rows[:, 12].astype(np.uint8),
         )
 
 

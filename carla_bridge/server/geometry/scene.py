@@ -67,6 +67,7 @@ class RenderActor:
         lamps: lamps that burn.
         speed_mps: a walker at more than a stroll's start shows its legs in stride.
         visible: False for the carrier of the camera, whose lamps still light the road.
+        label: what it is for a semantic camera, `Label`.
     """
 
     kind: str
@@ -84,6 +85,7 @@ class RenderActor:
     lamps: Lamp = Lamp.NONE
     speed_mps: float = 0.0
     visible: bool = True
+    label: int = 20
 
 
 class SignalKind(Enum):

@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
+from carla_bridge.server.geometry.labels import SCENERY, Label
 from carla_bridge.server.geometry.scene import StaticBox
 from carla_bridge.server.protocol.arguments import RpcError, number, vector, whole
 from carla_bridge.server.protocol.rpc import MethodTable
-from carla_bridge.server.sensors.labels import SCENERY, Label
 from carla_bridge.server.sensors.ray_scene import RayScene
 from carla_bridge.server.world import World
 

@@ -20,6 +20,7 @@ class SensorType(IntEnum):
     """First field of a sensor's stream payload."""
 
     COLLISION = 0
+    CAMERA_DEPTH = 1
     GNSS = 4
     IMU = 5
     OBSTACLE = 7
@@ -27,6 +28,7 @@ class SensorType(IntEnum):
     SEMANTIC_LIDAR = 10
     LIDAR = 11
     CAMERA_RGB = 13
+    CAMERA_SEMANTIC = 14
 
 
 class AttributeType(IntEnum):

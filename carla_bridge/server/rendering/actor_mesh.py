@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
+from carla_bridge.server.geometry.labels import Label
 from carla_bridge.server.geometry.polygons import Polygons, place
 from carla_bridge.server.geometry.scene import RenderActor, RenderCamera, Rgb
 from carla_bridge.server.rendering.prop_shapes import box, prop, stride_phase, walker
@@ -78,7 +79,10 @@ def see_actors(actors: Sequence[RenderActor], camera: RenderCamera, view: View, 
     if not shown:
         return []
     poses = [((a.x, a.y, a.z), carla_axes(a.pitch, a.yaw, a.roll)) for a in shown]
-    return [view.see(place([actor_mesh(actor, time_s) for actor in shown], poses))]
+    meshes = [actor_mesh(actor, time_s) for actor in shown]
+    bodies = place(meshes, poses)
+    labels = np.repeat([actor.label for actor in shown], [len(mesh) for mesh in meshes]).astype(np.uint8)
+    return [view.see(replace(bodies, labels=np.where(bodies.labels == Label.NONE, bodies.labels, labels)))]
 
 
 def _holds(actor: RenderActor, camera: RenderCamera) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from carla_bridge.server.geometry.labels import Label
 from carla_bridge.server.geometry.polygons import Material, PolygonBuilder, Polygons
 from carla_bridge.server.geometry.polylines import across, length, resample
 from carla_bridge.server.geometry.scene import BoxKind, LaneStrip, MarkLine, Rgb, StaticBox
@@ -61,12 +62,13 @@ def build_ground(
         islands: (4, 3) corners each of further asphalt.
     """
     rng = np.random.default_rng(zlib.crc32(f"{name}/ground".encode()))
-    soil, ground = PolygonBuilder(4), PolygonBuilder(4)
+    soil, ground = PolygonBuilder(4, Label.TERRAIN), PolygonBuilder(4, Label.ROADS)
     _grass(soil, lanes, rng)
     if islands:
         for lane in lanes:
             if lane.in_junction and lane.kind == "driving":
                 _surface(ground, _widened(lane, GAP_FILL_M), JUNCTION)  # where a gap is too narrow for an island
+    ground.label = Label.SIDEWALKS
     for lane in lanes:
         if lane.kind == "sidewalk":
             _surface(ground, lane, SIDEWALK)
@@ -75,6 +77,7 @@ def build_ground(
             # the traffic side of a sidewalk is its left edge, whichever way it is walked
             _line(ground, lane.left_m, 0.18, KERB, None, 70.0)
             _joints(ground, lane)
+    ground.label = Label.ROADS
     for island in islands:
         ground.add(island, JUNCTION, material=Material.PAVED, to_m=260.0)
     for lane in lanes:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from carla_bridge.server.actors.actor import Actor
+from carla_bridge.server.actors.labels import label_of
 from carla_bridge.server.actors.vehicle import Vehicle
 from carla_bridge.server.actors.walker import Walker
 from carla_bridge.server.geometry.poses import rotation_matrix
@@ -71,6 +72,7 @@ def look(actor: Actor, *, visible: bool = True) -> RenderActor:
         lamps=lamps,
         speed_mps=math.hypot(actor.velocity[0], actor.velocity[1]),
         visible=visible,
+        label=label_of(actor),
     )
 
 

@@ -13,14 +13,17 @@ from collections.abc import Callable, Sequence
 import cv2
 import numpy as np
 
+from carla_bridge.server.geometry.labels import Label
 from carla_bridge.server.geometry.polygons import Material, Polygons
 from carla_bridge.server.geometry.scene import RenderActor, RenderCamera, RenderSignal
 from carla_bridge.server.rendering.actor_mesh import see_actors
+from carla_bridge.server.rendering.buffer_pictures import Buffers
 from carla_bridge.server.rendering.ground_mesh import build_ground, build_shadows
 from carla_bridge.server.rendering.lamp_light import StreetLamps
 from carla_bridge.server.rendering.lighting import Light, light_of
 from carla_bridge.server.rendering.pixel_effects import (
     Painted,
+    PixelScene,
     add_glare,
     add_rain,
     apply_effects,
@@ -98,6 +101,30 @@ class Renderer:
         upright += see_actors(actors, camera, view, time_s)
         upright += see_signals(signals, view)
         return self._develop(camera, view, light, ground, upright, actors, time_s)
+
+    def buffers(
+        self, camera: RenderCamera, actors: Sequence[RenderActor] = (), signals: Sequence[RenderSignal] = ()
+    ) -> Buffers:
+        """Depth and label of every pixel's middle; weather hides nothing, and lamps and shadows are not seen.
+
+        Args:
+            camera, actors, signals: as for `render`.
+        """
+        view = View(camera, 1)
+        ground = [self._soil.seen(view), self._paving.seen(view)]
+        upright = [self._solid.seen(view), self._billboards.seen(view, billboards=True)]
+        upright += see_actors(actors, camera, view, 0.0) + see_signals(signals, view)
+        batches = ground + upright
+        labels = np.concatenate([[Label.TERRAIN], *(batch.labels for batch in batches)]).astype(np.uint8)
+        outlines = [outline for batch in batches for outline in view.project(batch.local_m)]
+        order = [i for i in self._painting_order(ground, upright).tolist() if labels[i + 1] != Label.NONE]
+        numbers = np.zeros((view.height, view.width), np.int32)
+        _paint(numbers, outlines, order, range(1, len(labels)))
+        planes = [self._ground_plane(view), *(inverse_depth_planes(batch.local_m) for batch in batches)]
+        table = np.asfortranarray(np.concatenate(planes), dtype=np.float32)
+        painted = Painted(numbers, labels, table, view, self._ground_z_m(view))
+        scene = PixelScene(painted, 1, (0, view.height))
+        return Buffers(scene.depth_m, np.where(scene.sky, np.uint8(Label.SKY), labels.take(numbers)))
 
     def _ground_z_m(self, view: View) -> float:
         """Height of the ground below a camera."""

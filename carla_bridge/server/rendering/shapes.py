@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from carla_bridge.server.geometry.labels import Label
 from carla_bridge.server.geometry.polygons import ALWAYS_M, Material, PolygonBuilder, Polygons
 from carla_bridge.server.geometry.scene import Rgb
 
@@ -31,7 +32,11 @@ class Shape:
     def __init__(self, ex: float, ey: float, ez: float) -> None:
         self.ex, self.ey, self.height = ex, ey, 2 * ez
         self.anchor = (0.0, 0.0, ez)
-        self._builder = PolygonBuilder(VERTICES)
+        self._builder = PolygonBuilder(VERTICES, Label.STATIC)
+
+    def label(self, label: Label) -> None:
+        """What the polygons are that are added next."""
+        self._builder.label = label
 
     def build(self) -> Polygons:
         """Everything added so far."""
@@ -58,7 +63,9 @@ class Shape:
             *((ex, ey - cut), (ex - cut, ey), (cut - ex, ey), (-ex, ey - cut)),
             *((-ex, cut - ey), (cut - ex, -ey), (ex - cut, -ey), (ex, cut - ey)),
         ]
+        self.label(Label.NONE)
         self.face([(x, y, 0.01) for x, y in corners], SHADOW, None, material=Material.PAVED)
+        self.label(Label.STATIC)
 
     def prism(
         self,

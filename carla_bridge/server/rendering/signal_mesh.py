@@ -10,6 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from carla_bridge.server.geometry.labels import Label
 from carla_bridge.server.geometry.polygons import Material, Polygons, place
 from carla_bridge.server.geometry.scene import LampColor, RenderSignal, Rgb, SignalKind
 from carla_bridge.server.rendering.shapes import Shape
@@ -65,6 +66,7 @@ def _mesh(signal: RenderSignal) -> Polygons:
     top = up + (0.3 if light and reach > 0.5 else 0.0)
     thick = 0.08 if light else 0.035
     shape.anchor = (0.0, 0.0, top / 2)
+    shape.label(Label.POLES)
     shape.box((-thick, thick), (-thick, thick), (0.0, top), POLE)
     if reach > 0.3:
         shape.anchor = (ahead / 2, right / 2, top)
@@ -77,6 +79,7 @@ def _mesh(signal: RenderSignal) -> Polygons:
         shape.face([(x, y, top - 0.12) for x, y in corners], np.array(POLE) * 0.8, (0.0, 0.0, -1.0))
         shape.face([(x, y, top) for x, y in corners], POLE, (0.0, 0.0, 1.0))
     shape.anchor = (ahead - 0.1, right, up)
+    shape.label(Label.TRAFFIC_LIGHT if light else Label.TRAFFIC_SIGNS)
     _HEADS[signal.kind](shape, (ahead, right, up), signal.lamp)
     return shape.build()
 

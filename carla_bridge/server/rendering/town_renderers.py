@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from carla_bridge.server.geometry.scene import RenderActor, RenderCamera, RenderSignal, StaticBox
 from carla_bridge.server.protocol.worker import Worker
+from carla_bridge.server.rendering.buffer_pictures import Buffers
 from carla_bridge.server.weather import CLEAR_NOON, Weather
 
 if TYPE_CHECKING:
@@ -58,6 +59,11 @@ class RendererLike(Protocol):
         time_s: float = 0.0,
     ) -> Any:
         """(height, width, 4) uint8 BGRA."""
+
+    def buffers(
+        self, camera: RenderCamera, actors: Sequence[RenderActor] = (), signals: Sequence[RenderSignal] = ()
+    ) -> Buffers:
+        """Depth and labels."""
 
 
 MakeRenderer = Callable[[TownLike, Callable[[], None]], RendererLike]

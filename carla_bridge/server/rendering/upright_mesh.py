@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from carla_bridge.server.geometry.labels import SCENERY
 from carla_bridge.server.geometry.polygons import Material, PolygonBuilder, Polygons
 from carla_bridge.server.geometry.scene import BoxKind, Rgb, StaticBox
 
@@ -27,6 +28,7 @@ def build_uprights(name: str, boxes: Sequence[StaticBox]) -> tuple[Polygons, Pol
     rng = np.random.default_rng(zlib.crc32(f"{name}/uprights".encode()))
     solid, billboards = PolygonBuilder(4), PolygonBuilder(8)
     for box in boxes:
+        solid.label = billboards.label = SCENERY[box.kind]
         if box.kind is BoxKind.BUILDING:
             _building(solid, box, rng)
         elif box.kind is BoxKind.TREE:

@@ -35,7 +35,7 @@ class Seen:
 
     Attributes:
         local_m: (N, V, 3) vertices in the camera's axes: forward, right, up.
-        colors, normals, materials: as in `Polygons`.
+        colors, normals, materials, labels: as in `Polygons`.
         distance_m, radii_m: (N,) of the anchors, and of the farthest vertex from them.
     """
 
@@ -45,6 +45,7 @@ class Seen:
     materials: np.ndarray
     distance_m: np.ndarray
     radii_m: np.ndarray
+    labels: np.ndarray
 
     def __len__(self) -> int:
         return len(self.local_m)
@@ -122,6 +123,7 @@ class View:
             polygons.materials[index],
             np.sqrt(square[index] + relative[index, 2] ** 2),
             radius[index],
+            polygons.labels[index],
         )
 
     def _turned(self, vertices_m: np.ndarray, anchors_m: np.ndarray) -> np.ndarray:

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from carla_bridge.server.actors.actor import Actor
+from carla_bridge.server.actors.labels import label_of
+from carla_bridge.server.geometry.labels import SCENERY, Label
 from carla_bridge.server.geometry.scene import StaticBox
-from carla_bridge.server.sensors.labels import SCENERY, Label, label_of
 
 NODE_STEP_M = 2.0
 TILE_NODES = 16

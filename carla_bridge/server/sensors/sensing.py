@@ -80,14 +80,14 @@ def scenery(type_id: str) -> list:
 
 
 def _measure(tick: Tick, sensor: Sensor, describe: Describe) -> bytes | None:
-    if sensor.type_id == "sensor.camera.rgb":
+    if sensor.type_id in _CAMERAS:
         if tick.picture is None:
             return None
         width, height, fov = payloads.image_size(sensor)
         p = sensor.pose
         camera = RenderCamera(p.x, p.y, p.z, p.pitch, p.yaw, p.roll, width, height, fov)
         body = wire.image_body(width, height, fov, tick.picture(camera, sensor))
-        return payloads.header(sensor, SensorType.CAMERA_RGB, tick.frame, tick.time_s) + body
+        return payloads.header(sensor, _CAMERAS[sensor.type_id], tick.frame, tick.time_s) + body
     if sensor.type_id == "sensor.other.imu":
         return payloads.header(sensor, SensorType.IMU, tick.frame, tick.time_s) + payloads.imu_body(sensor)
     if sensor.type_id in _RANGING:
@@ -96,6 +96,11 @@ def _measure(tick: Tick, sensor: Sensor, describe: Describe) -> bytes | None:
     return head + payloads.gnss_body(sensor, tick.geo_reference)
 
 
+_CAMERAS = {
+    "sensor.camera.rgb": SensorType.CAMERA_RGB,
+    "sensor.camera.depth": SensorType.CAMERA_DEPTH,
+    "sensor.camera.semantic_segmentation": SensorType.CAMERA_SEMANTIC,
+}
 _RANGING = {
     "sensor.lidar.ray_cast": SensorType.LIDAR,
     "sensor.lidar.ray_cast_semantic": SensorType.SEMANTIC_LIDAR,

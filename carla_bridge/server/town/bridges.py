@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from carla_bridge.server.geometry.labels import Label
 from carla_bridge.server.geometry.polygons import PolygonBuilder, Polygons
 from carla_bridge.server.geometry.polylines import arc_lengths, length, resample
 from carla_bridge.server.geometry.scene import LaneStrip, Rgb
@@ -84,7 +85,7 @@ def _free_edges(lanes: Sequence[LaneStrip]) -> list[np.ndarray]:
 
 def build_bridges(lanes: Sequence[LaneStrip], ground: LowGround) -> Polygons:
     """Undersides, parapets and pillars of raised roads."""
-    bridges = PolygonBuilder(4)
+    bridges = PolygonBuilder(4, Label.BRIDGE)
     if ground.flat:
         return bridges.build()
     for lane in lanes:

@@ -92,7 +92,7 @@ def test_bodies_have_a_size_and_two_wheelers_two_wheels() -> None:
 def test_what_cannot_be_spawned_says_why(make_world: Callable[..., World]) -> None:
     world = make_world()
     refused = {type_id: blueprint.missing for type_id, blueprint in LIBRARY.items() if blueprint.missing}
-    assert "sensor.camera.depth" in refused
+    assert "sensor.camera.normals" in refused
     assert "controller.ai.walker" in refused
     for type_id, reason in refused.items():
         with pytest.raises(RpcError) as refusal:

@@ -34,6 +34,13 @@ def test_several_cameras_measure_every_frame_from_where_they_are_mounted(seen: d
     assert seen["camera_yaws"] == pytest.approx([-60.0, 0.0, 60.0], abs=0.01)
 
 
+def test_depth_and_label_of_the_road_below_the_camera(seen: dict[str, Any]) -> None:
+    blue, green, red, _ = seen["depth"]
+    assert 1000.0 * (red + 256 * green + 65536 * blue) / (2**24 - 1) == pytest.approx(1.8 * 32.0 / 15.5, rel=0.03)
+    assert seen["semantic_segmentation"][2] == 1
+    assert seen["palette"] == [128, 64, 128]  # Cityscapes' colour of a road
+
+
 def test_crossing_a_line_is_a_lane_invasion_and_keeping_the_lane_is_none(seen: dict[str, Any]) -> None:
     assert seen["crossed_while_keeping_the_lane"] == 0
     assert seen["crossed_while_leaving_it"] >= 1

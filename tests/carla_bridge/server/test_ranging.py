@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carla_bridge.server.actors.actor import Actor
+from carla_bridge.server.geometry.labels import Label
 from carla_bridge.server.geometry.poses import Pose
 from carla_bridge.server.geometry.scene import BoxKind, StaticBox
-from carla_bridge.server.sensors.labels import Label
 from carla_bridge.server.sensors.ray_scene import GROUND, NOTHING, RayScenery
 from carla_bridge.server.world import World
 

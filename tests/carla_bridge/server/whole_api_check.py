@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from carla_bridge.server.sensors.labels import Label
+from carla_bridge.server.geometry.labels import Label
 
 REFUSED = {
-    "get_bones", "get_bone_names", "get_component_names", "depth camera", "walker controller",
+    "get_bones", "get_bone_names", "get_component_names", "normals camera", "walker controller",
     "camera without a field of view", "start_recorder", "show_recorder_file_info", "show_recorder_collisions",
     "show_recorder_actors_blocked", "replay_file",
 }  # fmt: skip

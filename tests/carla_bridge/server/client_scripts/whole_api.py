@@ -117,7 +117,7 @@ for name in ("get_bones", "get_telemetry_data", "get_failure_state", "get_bone_n
             ask(name, getattr(actor, name))
 ask("enable_carsim", lambda: car.enable_carsim(""))
 ask("enable_chrono_physics", lambda: car.enable_chrono_physics(10, 0.01, "", "", "", ""))
-ask("depth camera", lambda: world.spawn_actor(library.find("sensor.camera.depth"), start))
+ask("normals camera", lambda: world.spawn_actor(library.find("sensor.camera.normals"), start))
 ask("walker controller", lambda: world.spawn_actor(library.find("controller.ai.walker"), start, walker))
 camera = library.find("sensor.camera.rgb")
 camera.set_attribute("fov", "nan")
