@@ -1,4 +1,13 @@
-"""The report of a run, made from its run folder alone: `index.html`, pages and pictures in `report/`, and films."""
+"""The report of a run, made from its run folder alone: `index.html`, pages and pictures in `report/`, and films.
+
+    run                          a run folder as the pages see it: drives, records, scores
+    page, route_view             what the templates are filled with: the first page, and a route
+    compare, compare_page        two runs, pair by pair
+    moments                      the worst moments, near misses among them
+    charts, radar, top_view      drawings, SVG text
+    overlay, pictures, video     camera pictures with plans, and films
+    lanes                        the lanes of a run's towns, kept in its folder
+"""
 
 from __future__ import annotations
 

@@ -76,12 +76,11 @@ def write_page(folder: Path) -> Path:
             if together:
                 sections.append(view)
             else:
-                html = environment.get_template("route_page.html").render(
+                report_folder.mkdir(exist_ok=True)
+                (folder / link).write_text(environment.get_template("route_page.html").render(
                     title=f"Route {entry.route_id}", run=run, route=view, report_url="", run_url="../",
                     up=f"../{PAGE_NAME}", neighbours=_neighbours(run, numbers, number),
-                )
-                report_folder.mkdir(exist_ok=True)
-                (report_folder / f"{number:03d}.html").write_text(html)
+                ))
         rows.append(_row(run, entry, link))
     html = environment.get_template("page.html").render(
         title=f"{run.name}: {_headline(run)}", run=run, results=run.results, headline=_headline(run), pill=_pill(run),

@@ -63,24 +63,13 @@ def score_files(
     for name, folder in (("--maps", maps), ("--metrics", metrics)):
         if folder is not None and not folder.is_dir():
             raise UserError(name, "a folder that exists", str(folder))
-    rule = None
-    if maps is not None:
-        from carla_bridge.score.junction_rule import JunctionRule
-
-        if route_set.file is None:
-            raise UserError("--maps", "a route file with key points in --routes", f"the shipped set {route_set.name}")
-        rule = JunctionRule(maps, route_set.file)
+    rule = None if maps is None else _junction_rule(maps, route_set)
     sources = read_sources(paths)
     if not sources.records and not any(one.kind == ProblemKind.INVALID_RECORD for one in sources.problems):
         reasons = "; ".join(problem.message for problem in sources.problems)
         raise UserError("PATHS", "result files with records of routes", f"no record: {reasons}",
                         OWN_RUN_FIX if "results.json" in reasons else "")
-    records = sources.records
-    if repetition is not None:
-        there = sorted({found.record.repetition for found in records})
-        records = tuple(found for found in records if found.record.repetition == repetition)
-        if not records and there:
-            raise UserError("--repetition", f"one of {', '.join(map(str, there))}", repetition)
+    records = sources.records if repetition is None else _of_repetition(sources.records, repetition)
     return score_records(records, route_set, problems=sources.problems, rule=rule, metrics=metrics)
 
 
@@ -101,12 +90,12 @@ def score_records(
         rule: junction rule of traffic signs; None: successes only.
         metrics: folder with the agents' `metric_info.json`.
     """
-    expected_only = [one for one in found if one.record.route_id not in routes.left_out]
-    states = route_states(expected_only, routes)
+    considered = [one for one in found if one.record.route_id not in routes.left_out]
+    states = route_states(considered, routes)
     records = [record for state in states for record in state.records]
-    all_problems = [*problems, *check_records(expected_only, routes)]
-    if len(found) > len(expected_only):
-        text = f"{counted(len(found) - len(expected_only), 'record')} of routes that --routes-subset leaves out"
+    all_problems = [*problems, *check_records(considered, routes)]
+    if len(found) > len(considered):
+        text = f"{counted(len(found) - len(considered), 'record')} of routes that --routes-subset leaves out"
         all_problems.append(Problem(ProblemKind.LEFT_OUT, text, forbids_headline=False))
 
     efficiencies = [route_efficiency(record) for record in records]
@@ -130,7 +119,7 @@ def score_records(
     expected = len(states)
     efficient = headline and bool(means) and not unreadable
     return Bench2DriveScore(
-        label=_label([one.record for one in expected_only], routes),
+        label=_label([one.record for one in considered], routes),
         route_set=routes.name,
         driving_score=sum(record.score_composed for record in records) / expected if headline else None,
         success_rate=sum(record.success for record in records) / expected if headline else None,
@@ -160,6 +149,22 @@ def score_records(
         speed_entries_dropped=sum(one.dropped for one in efficiencies),
         efficiency_routes=len(means),
     )
+
+
+def _junction_rule(maps: Path, routes: RouteSet) -> JunctionRule:
+    from carla_bridge.score.junction_rule import JunctionRule  # brings numpy and carla
+
+    if routes.file is None:
+        raise UserError("--maps", "a route file with key points in --routes", f"the shipped set {routes.name}")
+    return JunctionRule(maps, routes.file)
+
+
+def _of_repetition(found: Sequence[FoundRecord], repetition: int) -> list[FoundRecord]:
+    chosen = [one for one in found if one.record.repetition == repetition]
+    if found and not chosen:
+        there = sorted({one.record.repetition for one in found})
+        raise UserError("--repetition", f"one of {', '.join(map(str, there))}", repetition)
+    return chosen
 
 
 def _label(records: Sequence[RouteRecord], routes: RouteSet) -> str:
