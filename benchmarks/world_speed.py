@@ -35,9 +35,14 @@ from carla_bridge.server.geometry.poses import Pose
 from carla_bridge.server.protocol.arguments import RpcError
 from carla_bridge.server.protocol.streams import StreamHub
 from carla_bridge.server.town.town import Town
+from carla_bridge.server.weather import CLEAR_NOON, Weather
 from carla_bridge.server.world import World
 
 DT_S = 0.05
+RAINY_NIGHT = Weather(
+    cloudiness=100.0, precipitation=100.0, precipitation_deposits=90.0, sun_altitude_deg=-90.0, fog_density=10.0,
+    wetness=100.0,
+)  # fmt: skip
 GROWTH_LIMIT = 0.02
 CARS = ("vehicle.audi.tt", "vehicle.tesla.model3", "vehicle.mercedes.sprinter", "vehicle.kawasaki.ninja")
 
@@ -52,6 +57,7 @@ class Load:
     cameras: int = 0
     width: int = 512
     height: int = 256
+    weather: Weather = CLEAR_NOON
 
 
 LOADS = (
@@ -59,6 +65,7 @@ LOADS = (
     Load("motion only, 200 actors", 150, 50),
     Load("20 actors, no camera", 15, 5),
     Load("20 actors, 1 camera 512x256", 15, 5, 1),
+    Load("the same in a rainy night, the dearest", 15, 5, 1, weather=RAINY_NIGHT),
     Load("20 actors, 3 cameras 256x128", 15, 5, 3, 256, 128),
 )
 
@@ -168,6 +175,7 @@ def spawn_one(world: World, chooser: random.Random, walker: bool) -> Actor | Non
 def measure(town: Town, load: Load, seconds: float, seed: int) -> Speed:
     """Time ticks of one load."""
     world = build_world(town, seed, rendering=load.cameras > 0)
+    world.weather = load.weather.as_protocol()
     actors, pilot = populate(world, load, seed), Pilot(town, seed)
     times_s, cpu_s = [], []
     for tick in range(round(seconds / DT_S) + 20):
