@@ -1,6 +1,6 @@
-"""One user message with images <-> token ids, the same for training and serving.
+"""Messages with images <-> token ids, the same for training and serving.
 
-The message is laid out by the checkpoint's own chat template, but user text never passes through it: the template is
+Messages are laid out by the checkpoint's own chat template, but user text never passes through it: the template is
 rendered with stand-ins, and the text goes in afterwards as plain text. A user who types `<|im_end|>` has typed ten
 characters, not ended the turn. Text is tokenised together with the template's text around it, up to the next special
 token, so ids equal those of the whole rendered string.
@@ -8,6 +8,7 @@ token, so ids equal those of the whole rendered string.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wamdiff2_core.config import ImagePolicy
+from wamdiff2_core.conversations import Turn
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.images import preprocess_images
 
@@ -34,6 +36,8 @@ QWEN_CHAT_TEMPLATE = (
     "{%- endfor -%}"
     "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}"
 )
+# For every message its role, and for every part of it whether it is an image.
+_Shape = tuple[tuple[str, tuple[bool, ...]], ...]
 _STAND_IN = re.compile("\ue000(\\d+)\ue001")  # private-use characters: no template contains them
 
 
@@ -43,13 +47,15 @@ class ChatRequest:
 
     Attributes:
         text: the user's message; each `<image>` marks where the next image goes.
-        images: (H, W, 3) uint8 RGB, as many as there are marks.
+        images: (H, W, 3) uint8 RGB, as many as there are marks, those of the history first.
         system: system message, or None.
+        history: earlier human and gpt turns, in order; marks of human turns take images too.
     """
 
     text: str
     images: tuple[np.ndarray, ...] = ()
     system: str | None = None
+    history: tuple[Turn, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -76,13 +82,7 @@ def split_at_images(text: str, image_count: int) -> list[str | None]:
         UserError: the number of `<image>` marks is not the number of images.
     """
     parts = text.split(IMAGE_PLACEHOLDER)
-    if len(parts) - 1 != image_count:
-        raise UserError(
-            "image",
-            f"as many images as {IMAGE_PLACEHOLDER} marks in the text ({len(parts) - 1} marks)",
-            f"{image_count} images",
-            f"write one {IMAGE_PLACEHOLDER} for each image",
-        )
+    _check_marks(len(parts) - 1, image_count)
     if image_count == 0:
         return [text]
     layout: list[str | None] = []
@@ -92,6 +92,16 @@ def split_at_images(text: str, image_count: int) -> list[str | None]:
         if part.strip():
             layout.append(part.strip())
     return layout
+
+
+def _check_marks(marks: int, image_count: int) -> None:
+    if marks != image_count:
+        raise UserError(
+            "image",
+            f"as many images as {IMAGE_PLACEHOLDER} marks in the text ({marks} marks)",
+            f"{image_count} images",
+            f"write one {IMAGE_PLACEHOLDER} for each image",
+        )
 
 
 class ChatCodec:
@@ -124,7 +134,7 @@ class ChatCodec:
         self._special = special
         longest_first = sorted(special, key=len, reverse=True)
         self._special_pattern = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")") if special else None
-        self._skeletons: dict[tuple[bool, tuple[bool, ...]], list[str | int]] = {}
+        self._skeletons: dict[_Shape, list[str | int]] = {}
 
     def encode(self, request: ChatRequest) -> ModelInputs:
         """Token ids and pixels of a request, up to and including the assistant's opening.
@@ -134,22 +144,29 @@ class ChatCodec:
         """
         import torch
 
-        layout = split_at_images(request.text, len(request.images))
-        texts = ([request.system] if request.system is not None else []) + [part for part in layout if part is not None]
-        ids = self._encode_layout(request.system is not None, layout, texts)
-        if ids.count(self.image_token_id) != len(request.images):
-            raise UserError(
-                "chat_template", f"{len(request.images)} image tokens (id {self.image_token_id})",
-                str(ids.count(self.image_token_id)), "the checkpoint's template or tokenizer has no place for images",
-            )
+        ids = self._placed_ids(request, len(request.images))
         if not request.images:
             return ModelInputs(torch.tensor(ids))
         pixels, grids = preprocess_images(request.images, self.images, self.image_processor)
-        counts = iter((grids.prod(-1) // self.image_processor.merge_size**2).tolist())
-        expanded: list[int] = []
-        for token in ids:
-            expanded.extend([token] * (next(counts) if token == self.image_token_id else 1))
-        return ModelInputs(torch.tensor(expanded), pixels, grids)
+        return ModelInputs(self._expand(ids, grids), pixels, grids)
+
+    def prompt_ids(self, request: ChatRequest, grids: torch.Tensor | None = None) -> torch.Tensor:
+        """Token ids of a request whose images have been cut into patches elsewhere.
+
+        Args:
+            request: its images are not looked at.
+            grids: (images, 3) patches in time, height and width of each image, or None without images.
+
+        Returns:
+            (L,) long; every image holds t * h * w / merge^2 image tokens.
+
+        Raises:
+            UserError: see `encode`.
+        """
+        import torch
+
+        ids = self._placed_ids(request, 0 if grids is None else len(grids))
+        return torch.tensor(ids) if grids is None else self._expand(ids, grids)
 
     def encode_text(self, text: str) -> list[int]:
         """Ids of plain text; special tokens in it are spelled out, not recognised."""
@@ -181,13 +198,33 @@ class ChatCodec:
             at += len(piece)
         return spans
 
-    def _encode_layout(self, has_system: bool, layout: Sequence[str | None], texts: Sequence[str]) -> list[int]:
-        key = has_system, tuple(part is None for part in layout)
-        if key not in self._skeletons:
-            self._skeletons[key] = self._skeleton(has_system, layout)
+    def _placed_ids(self, request: ChatRequest, image_count: int) -> list[int]:
+        """Ids of a request with one image token an image; refuses what has another number of marks or places."""
+        shape, texts = _shape_and_texts(request, image_count)
+        ids = self._encode_shape(shape, texts)
+        if ids.count(self.image_token_id) != image_count:
+            raise UserError(
+                "chat_template", f"{image_count} image tokens (id {self.image_token_id})",
+                str(ids.count(self.image_token_id)), "the checkpoint's template or tokenizer has no place for images",
+            )
+        return ids
+
+    def _expand(self, ids: Sequence[int], grids: torch.Tensor) -> torch.Tensor:
+        """Each image token as often as its image has merged patches."""
+        import torch
+
+        counts = iter((grids.prod(-1) // self.image_processor.merge_size**2).tolist())
+        expanded: list[int] = []
+        for token in ids:
+            expanded.extend([token] * (next(counts) if token == self.image_token_id else 1))
+        return torch.tensor(expanded)
+
+    def _encode_shape(self, shape: _Shape, texts: Sequence[str]) -> list[int]:
+        if shape not in self._skeletons:
+            self._skeletons[shape] = self._skeleton(shape)
         ids: list[int] = []
         plain = ""
-        for piece in self._skeletons[key]:
+        for piece in self._skeletons[shape]:
             if isinstance(piece, str):
                 plain += _STAND_IN.sub(lambda match: texts[int(match.group(1))], piece)
                 continue
@@ -197,18 +234,15 @@ class ChatCodec:
         ids.extend(self.encode_text(plain) if plain else ())
         return ids
 
-    def _skeleton(self, has_system: bool, layout: Sequence[str | None]) -> list[str | int]:
+    def _skeleton(self, shape: _Shape) -> list[str | int]:
         """The rendered conversation with stand-ins for text, cut at the template's special tokens (given as ids)."""
-        count = 0
-
-        def stand_in() -> dict[str, str]:
-            nonlocal count
-            count += 1
-            return {"type": "text", "text": f"\ue000{count - 1}\ue001"}
-
-        messages = [{"role": "system", "content": [stand_in()]}] if has_system else []
-        content = [{"type": "image"} if part is None else stand_in() for part in layout]
-        messages.append({"role": "user", "content": content})
+        count = itertools.count()
+        messages = [
+            {"role": role, "content": [
+                {"type": "image"} if image else {"type": "text", "text": f"\ue000{next(count)}\ue001"} for image in parts
+            ]}
+            for role, parts in shape
+        ]
         rendered = self.tokenizer.apply_chat_template(
             messages, chat_template=self._template, tokenize=False, add_generation_prompt=True
         )
@@ -217,3 +251,23 @@ class ChatCodec:
         for piece in filter(None, pieces):
             skeleton.append(self._special.get(piece, piece))
         return skeleton
+
+
+def _shape_and_texts(request: ChatRequest, image_count: int) -> tuple[_Shape, list[str]]:
+    """What the skeleton of a request depends on, and the texts that fill it."""
+    humans = [turn.text for turn in request.history if turn.role == "human"] + [request.text]
+    _check_marks(sum(text.count(IMAGE_PLACEHOLDER) for text in humans), image_count)
+    shape: list[tuple[str, tuple[bool, ...]]] = []
+    texts: list[str] = []
+    if request.system is not None:
+        shape.append(("system", (False,)))
+        texts.append(request.system)
+    for turn in (*request.history, Turn("human", request.text)):
+        if turn.role == "human":
+            layout = split_at_images(turn.text, turn.text.count(IMAGE_PLACEHOLDER))
+            shape.append(("user", tuple(part is None for part in layout)))
+            texts.extend(part for part in layout if part is not None)
+        else:
+            shape.append(("assistant", (False,)))
+            texts.append(turn.text)
+    return tuple(shape), texts

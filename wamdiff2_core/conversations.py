@@ -32,6 +32,22 @@ class Turn:
 
 
 @dataclass(frozen=True)
+class Exchange:
+    """A conversation as a model is trained on it: only the last answer is learnt, all before it is the prompt.
+
+    Attributes:
+        history: human and gpt turns before the last question, in order.
+        question, answer: the last two turns.
+        system: text of the system turns, or None.
+    """
+
+    history: tuple[Turn, ...]
+    question: str
+    answer: str
+    system: str | None = None
+
+
+@dataclass(frozen=True)
 class Conversation:
     """One sample.
 
@@ -94,6 +110,24 @@ class Conversation:
         """Text of the first gpt turn, or None."""
         return next((turn.text for turn in self.turns if turn.role == "gpt"), None)
 
+    @property
+    def exchange(self) -> Exchange:
+        """The last question and answer, and what was said before.
+
+        Raises:
+            ConversationError: it does not end with a question and its answer, an answer stands before the first
+                question, or a system turn after it.
+        """
+        first = self._first_human()
+        if any(turn.role == "gpt" for turn in self.turns[:first]):
+            raise ConversationError("conversations: expected the first human turn before any gpt turn")
+        spoken = self.turns[first:]
+        if any(turn.role == "system" for turn in spoken):
+            raise ConversationError("conversations: expected system turns before the first human turn only")
+        if [turn.role for turn in spoken[-2:]] != ["human", "gpt"]:
+            raise ConversationError("conversations: expected a human turn and its gpt answer at the end")
+        return Exchange(spoken[:-2], spoken[-2].text, spoken[-1].text, self.system)
+
     def _first_human(self) -> int:
         for index, turn in enumerate(self.turns):
             if turn.role == "human":
@@ -144,7 +178,7 @@ def read_objects(path: Path) -> list[object]:
     except OSError as error:
         raise UserError(field, "a readable file", error.strerror or str(error)) from None
     if path.suffix == ".jsonl":
-        return [_loads(line, field, number) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+        return [_loads(line, field, number) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     data = _loads(text, field, 1)
     if not isinstance(data, list):
         raise UserError(field, "a JSON list of samples", type(data).__name__, "JSON lines need the suffix .jsonl")

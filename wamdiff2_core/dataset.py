@@ -3,7 +3,7 @@
     {"id": "..", "image": "images/000000.jpg" | [..] | absent, "conversations": [{"from": "human", "value": ".."},
      {"from": "gpt", "value": ".."}], "datasource": "..", ...}
 
-Image paths are relative to the file. A line may carry keys of its own; they come back as `Sample.extra`. The file is
+The last gpt turn is what is learnt; turns before the last question are its history. Image paths are relative to the file. A line may carry keys of its own; they come back as `Sample.extra`. The file is
 only ever appended to, so whoever writes it can be killed at any time and go on later. Where `collect` and `train` meet.
 """
 
@@ -19,7 +19,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from wamdiff2_core.chat import IMAGE_PLACEHOLDER
-from wamdiff2_core.conversations import Conversation, ConversationError, read_objects
+from wamdiff2_core.conversations import Conversation, ConversationError, Turn, read_objects
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.outputs import disk_errors_named
 
@@ -43,13 +43,18 @@ class Sample:
 
     @property
     def prompt(self) -> str:
-        """Text of the question, with one `<image>` mark for each image."""
-        return self.conversation.question
+        """Text of the last question, with one `<image>` mark for each image that no earlier question has."""
+        return self.conversation.exchange.question
 
     @property
     def answer(self) -> str:
-        """Text of the answer."""
-        return self.conversation.answer or ""
+        """Text of the last answer."""
+        return self.conversation.exchange.answer
+
+    @property
+    def history(self) -> tuple[Turn, ...]:
+        """Turns between the system message and the last question."""
+        return self.conversation.exchange.history
 
 
 def iter_dataset(file: Path | str) -> Iterator[Sample]:
@@ -61,7 +66,7 @@ def iter_dataset(file: Path | str) -> Iterator[Sample]:
     """
     path = Path(file)
     for number, item in enumerate(read_objects(path), 1):
-        yield _sample(item, path, number)
+        yield sample_from_json(item, path, number)
 
 
 def read_dataset(file: Path | str) -> list[Sample]:
@@ -78,23 +83,38 @@ def last_sample(file: Path | str) -> Sample | None:
     whole = content[: content.rfind(b"\n") + 1].rstrip(b"\n")
     if not whole:
         return None
-    return _sample(json.loads(whole[whole.rfind(b"\n") + 1 :]), path, whole.count(b"\n") + 1)
+    return sample_from_json(json.loads(whole[whole.rfind(b"\n") + 1 :]), path, whole.count(b"\n") + 1)
 
 
-def _sample(item: object, path: Path, number: int) -> Sample:
+def sample_from_json(item: object, path: Path, number: int) -> Sample:
+    """The sample of one object of a conversation file.
+
+    Args:
+        item: parsed JSON.
+        path: of the file: images are beside it, messages name it.
+        number: of the sample in the file, from 1; messages name it.
+
+    Raises:
+        UserError: see `iter_dataset`.
+    """
     try:
         conversation = Conversation.from_json(item)
-        question, answer = conversation.question, conversation.answer
+        exchange = conversation.exchange
     except ConversationError as error:
         raise UserError(f"{path}: sample {number}", "a question with its images and an answer", str(error)) from None
-    if not question or answer is None:
+    if not exchange.question or not exchange.answer:
         raise UserError(f"{path}: sample {number}", "a question and an answer", "an empty one")
-    marks = question.count(IMAGE_PLACEHOLDER)
+    marks = image_marks(conversation)
     if marks != len(conversation.images):
         raise UserError(f"{path}: sample {number}: image", f"{marks}, one for each mark", len(conversation.images))
     assert isinstance(item, Mapping)
     extra = {key: value for key, value in item.items() if key not in KEYS}
     return Sample(conversation, tuple(path.parent / name for name in conversation.images), extra)
+
+
+def image_marks(conversation: Conversation) -> int:
+    """`<image>` marks in the human turns; in an answer they are plain text."""
+    return sum(turn.text.count(IMAGE_PLACEHOLDER) for turn in conversation.turns if turn.role == "human")
 
 
 class DatasetWriter:

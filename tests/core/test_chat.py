@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.core.doubles import EOS, IM_START, IMAGE, MASK, VISION_END, byte_tokenizer, tiny_config
 from wamdiff2_core.chat import QWEN_CHAT_TEMPLATE, ChatCodec, ChatRequest, split_at_images
 from wamdiff2_core.config import ImagePolicy
+from wamdiff2_core.conversations import Turn
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.images import make_image_processor
 
@@ -49,6 +50,31 @@ def test_prompt_equals_the_rendered_template_tokenised_whole():
     assert inputs.input_ids.tolist() == chat.tokenizer(whole, add_special_tokens=False).input_ids
     assert inputs.image_grid_thw.tolist() == [[1, 2, 4]]
     assert inputs.pixel_values.shape == (8, 3 * 2 * 16 * 16)
+
+
+def test_a_history_equals_the_rendered_template_tokenised_whole():
+    chat = codec()
+    history = Turn("human", "<image> what?"), Turn("gpt", " A car, <image> it is.\n"), Turn("human", "plain "), Turn("gpt", "")
+    inputs = chat.encode(ChatRequest("and\n<image>", (image(), image(seed=1)), "be brief", history))
+    shown = "<|vision_start|>" + "<|image_pad|>" * 2 + "<|vision_end|>"
+    whole = (
+        "<|im_start|>system\nbe brief<|im_end|>\n"
+        f"<|im_start|>user\n{shown}what?<|im_end|>\n<|im_start|>assistant\n A car, <image> it is.\n<|im_end|>\n"
+        "<|im_start|>user\nplain <|im_end|>\n<|im_start|>assistant\n<|im_end|>\n"
+        f"<|im_start|>user\nand{shown}<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert inputs.input_ids.tolist() == chat.tokenizer(whole, add_special_tokens=False).input_ids
+    alone = [chat.encode(ChatRequest("<image>", (picture,))).pixel_values for picture in (image(), image(seed=1))]
+    assert torch.equal(inputs.pixel_values, torch.cat(alone))
+    assert torch.equal(chat.prompt_ids(ChatRequest("and\n<image>", (), "be brief", history), inputs.image_grid_thw),
+                       inputs.input_ids)
+
+
+def test_marks_of_a_history_count():
+    history = Turn("human", "<image> what?"), Turn("gpt", "<image>")
+    with pytest.raises(UserError) as error:
+        codec().encode(ChatRequest("and <image>", (image(),), history=history))
+    assert "(2 marks)" in error.value.expected
 
 
 def test_a_template_of_the_tokenizer_is_used():

@@ -91,3 +91,41 @@ def test_a_bad_sample_is_named_with_its_number(tmp_path: Path, line: str) -> Non
         out.write(line + "\n")
     with pytest.raises(UserError, match="sample 2"):
         read_dataset(writer.file)
+
+
+def line_of(*turns: tuple[str, str], **keys: object) -> str:
+    return json.dumps({"conversations": [{"from": role, "value": text} for role, text in turns], **keys})
+
+
+def test_the_last_answer_is_learnt_and_earlier_turns_are_its_history(tmp_path: Path) -> None:
+    turns = ("system", "s"), ("human", "<image> a"), ("gpt", "<image> b"), ("human", "<image> c"), ("gpt", "d")
+    (tmp_path / "a.jsonl").write_text(line_of(*turns, image=["x.jpg", "y.jpg"]))
+    (sample,) = read_dataset(tmp_path / "a.jsonl")
+    assert (sample.prompt, sample.answer) == ("<image> c", "d")
+    assert [(turn.role, turn.text) for turn in sample.history] == [*turns[1:3]]
+    assert sample.conversation.exchange.system == "s"
+
+
+@pytest.mark.parametrize(
+    ("turns", "problem"),
+    [
+        ([("human", "a"), ("gpt", "b"), ("human", "c")], "a human turn and its gpt answer at the end"),
+        ([("human", "a"), ("gpt", "b"), ("gpt", "c")], "a human turn and its gpt answer at the end"),
+        ([("human", "a"), ("system", "b"), ("gpt", "c")], "system turns before the first human turn only"),
+        ([("gpt", "a"), ("human", "b"), ("gpt", "c")], "the first human turn before any gpt turn"),
+        ([("human", "a"), ("gpt", "")], "an empty one"),
+    ],
+)
+def test_conversations_without_a_last_answer_are_refused(tmp_path: Path, turns, problem: str) -> None:
+    (tmp_path / "a.jsonl").write_text(line_of(*turns))
+    with pytest.raises(UserError, match=problem):
+        read_dataset(tmp_path / "a.jsonl")
+
+
+def test_only_newlines_end_a_line(tmp_path: Path) -> None:
+    text = "a\u2028b\u2029c\x85d"
+    with DatasetWriter(tmp_path) as writer:
+        writer.add("a", text, text)
+        writer.add("b", "q", "a")
+    first, _ = read_dataset(writer.file)
+    assert (first.prompt, first.answer) == (text, text)

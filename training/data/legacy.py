@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from training.data.pixels import image_patches
 from wamdiff2_core.chat import ChatCodec, ChatRequest
 from wamdiff2_core.config import ImagePolicy
 from wamdiff2_core.dataset import Sample, read_dataset
@@ -95,6 +96,8 @@ class TrainingSet:
         """
         samples = read_dataset(file)
         samples = samples[:limit] if limit else samples
+        if any(sample.history or sample.conversation.system for sample in samples):
+            raise UserError(f"dataset {file}", "one question and one answer a sample", "a history or a system message")
         image_counts = {len(sample.images) for sample in samples}
         if len(image_counts) != 1 or image_counts - {0, 1}:
             raise UserError(f"dataset {file}", "samples with one image each, or all without", sorted(image_counts),
@@ -174,22 +177,3 @@ def image_grid(model: Qwen3VLForConditionalGeneration, images: ImagePolicy) -> t
     patch = model.config.vision_config.patch_size
     width, height = images.size_px
     return 1, height // patch, width // patch
-
-
-def image_patches(rgb: np.ndarray, patch_px: int, merge: int = 2) -> np.ndarray:
-    """Patches as Qwen's image processor makes them, from an image whose size needs no change.
-
-    Args:
-        rgb: (H, W, 3) uint8.
-        patch_px: patch side; H and W are multiples of `patch_px * merge`.
-        merge: patches that merge along each axis; they follow each other in the output.
-
-    Returns:
-        (P, 3 * 2 * patch_px^2) float32 in [-1, 1]; the two time steps of a still image are equal.
-    """
-    height, width, channels = rgb.shape
-    grid = rgb.reshape(
-        height // (patch_px * merge), merge, patch_px, width // (patch_px * merge), merge, patch_px, channels
-    ).transpose(0, 3, 1, 4, 6, 2, 5)  # block row, block column, row, column, channel, y, x
-    pixels = grid.reshape(-1, channels, 1, patch_px, patch_px).astype(np.float32) / 127.5 - 1.0
-    return np.repeat(pixels, 2, axis=2).reshape(len(pixels), -1)
