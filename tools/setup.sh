@@ -95,7 +95,7 @@ main_environment() {
   wanted=$(hash_of pyproject.toml tools/setup.sh)
   if [ "$(cat $venv/.dependencies 2>/dev/null)" != "$wanted" ]; then
     step "torch" $venv/bin/pip install "$(requirements | grep '^torch==')"
-    requirements ros rosbuild carla train dev >build/requirements.txt
+    requirements ros rosbuild carla train convert dev >build/requirements.txt
     step "dependencies" $venv/bin/pip install -r build/requirements.txt
     rm -f $venv/.package
     echo "$wanted" >$venv/.dependencies

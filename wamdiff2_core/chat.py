@@ -239,7 +239,8 @@ class ChatCodec:
         count = itertools.count()
         messages = [
             {"role": role, "content": [
-                {"type": "image"} if image else {"type": "text", "text": f"\ue000{next(count)}\ue001"} for image in parts
+                {"type": "image"} if image else {"type": "text", "text": f"\ue000{next(count)}\ue001"}
+                for image in parts
             ]}
             for role, parts in shape
         ]

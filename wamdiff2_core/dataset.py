@@ -3,8 +3,9 @@
     {"id": "..", "image": "images/000000.jpg" | [..] | absent, "conversations": [{"from": "human", "value": ".."},
      {"from": "gpt", "value": ".."}], "datasource": "..", ...}
 
-The last gpt turn is what is learnt; turns before the last question are its history. Image paths are relative to the file. A line may carry keys of its own; they come back as `Sample.extra`. The file is
-only ever appended to, so whoever writes it can be killed at any time and go on later. Where `collect` and `train` meet.
+The last gpt turn is what is learnt; turns before the last question are its history. Image paths are relative to the
+file. A line may carry keys of its own; they come back as `Sample.extra`. The file is only ever appended to, so whoever
+writes it can be killed at any time and go on later. Where `collect` and `train` meet.
 """
 
 from __future__ import annotations

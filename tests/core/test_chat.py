@@ -54,7 +54,8 @@ def test_prompt_equals_the_rendered_template_tokenised_whole():
 
 def test_a_history_equals_the_rendered_template_tokenised_whole():
     chat = codec()
-    history = Turn("human", "<image> what?"), Turn("gpt", " A car, <image> it is.\n"), Turn("human", "plain "), Turn("gpt", "")
+    history = (Turn("human", "<image> what?"), Turn("gpt", " A car, <image> it is.\n"), Turn("human", "plain "),
+               Turn("gpt", ""))
     inputs = chat.encode(ChatRequest("and\n<image>", (image(), image(seed=1)), "be brief", history))
     shown = "<|vision_start|>" + "<|image_pad|>" * 2 + "<|vision_end|>"
     whole = (

@@ -155,7 +155,8 @@ def test_a_too_long_answer_in_words_keeps_the_sentences_that_fit(codec) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", ["1.0,2.0,3.0,4.0", "-1, 2.\n3. 4.", '[{"bbox_2d": [1, 2, 3, 4], "label": "a. b. c"}]', '```json\n[1]\n```']
+    "answer",
+    ["1.0,2.0,3.0,4.0", "-1, 2.\n3. 4.", '[{"bbox_2d": [1, 2, 3, 4], "label": "a. b. c"}]', "```json\n[1]\n```"],
 )
 def test_waypoints_and_json_are_never_shortened(codec, answer: str) -> None:
     assert not is_free_text(answer)

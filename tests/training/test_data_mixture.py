@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tracemalloc
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ def test_passes_differ_and_look_random() -> None:
     orders = [[permuted(k, size, _key(seed, "a", epoch)) for k in range(size)] for seed in (0, 1) for epoch in (0, 1)]
     for number, order in enumerate(orders):
         fixed = sum(value == place for place, value in enumerate(order))
-        neighbours = sum(abs(a - b) == 1 for a, b in zip(order, order[1:], strict=False))
+        neighbours = sum(abs(a - b) == 1 for a, b in pairwise(order))
         assert fixed < 12, number  # 1 is expected
         assert neighbours < 15, number  # 2 are expected
         for other in orders[:number]:

@@ -50,7 +50,8 @@ class LengthLimits(Strict):
 
     def __post_init__(self) -> None:
         if self.prompt_tokens < 1 or self.answer_tokens < 2:
-            raise UserError("prompt_tokens, answer_tokens", "at least 1 and 2", (self.prompt_tokens, self.answer_tokens))
+            got = (self.prompt_tokens, self.answer_tokens)
+            raise UserError("prompt_tokens, answer_tokens", "at least 1 and 2", got)
         if self.over_long not in get_args(OverLong):
             known = get_args(OverLong)
             raise UserError("over_long", "one of " + ", ".join(known), self.over_long,

@@ -118,7 +118,7 @@ class _Slots(Dataset[Any]):
         except UserError as error:
             return error
         reasons = ", ".join(sorted(self._encoder.dropped - before))
-        return UserError(f"source {source}", "samples within the limits", f"{_ATTEMPTS} over {reasons}, one after another",
+        return UserError(f"source {source}", "samples within the limits", f"{_ATTEMPTS} over {reasons} in a row",
                          "raise the limits, or shorten what is too long")
 
 

@@ -280,7 +280,8 @@ class _ListScanner:
             text = self._utf8.decode(data, final)
         except UnicodeDecodeError as error:
             offset = self._read + len(data) - len(error.object) + error.start
-            raise UserError(self._name, "UTF-8 text", f"byte {error.object[error.start]:#x} at offset {offset}") from None
+            got = f"byte {error.object[error.start]:#x} at offset {offset}"
+            raise UserError(self._name, "UTF-8 text", got) from None
         self._read += len(data)
         return text
 

@@ -43,6 +43,7 @@ EXTRA_OF_MODULE = {
     "scipy": "carla",
     "accelerate": "train",
     "tensorboard": "train",
+    "pyarrow": "convert",
 }
 _INFRASTRUCTURE_ERRNOS = DISK_ERRNOS | {errno.EADDRINUSE, errno.ECONNREFUSED, errno.ECONNRESET}
 _PATH_ERRNOS = {

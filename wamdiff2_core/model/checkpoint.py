@@ -193,6 +193,22 @@ def load_tokenizer(folder: Path) -> Any:
     return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
+def load_chat_codec(folder: Path | str) -> tuple[ChatCodec, ServingRecord | None]:
+    """Text and images <-> ids of a checkpoint folder, and its record; weights are not read, and need not be there.
+
+    Raises:
+        UserError: no such folder, or one without a configuration or a tokenizer.
+    """
+    folder = Path(folder)
+    config, record = read_model_config(folder), ServingRecord.load(folder)
+    tokenizer = load_tokenizer(folder)
+    policy = ImagePolicy() if record is None else record.images
+    return ChatCodec(
+        tokenizer, make_image_processor(policy, config.vision_config, folder), policy, config.image_token_id,
+        QWEN_EOS_TOKEN_ID if record is None else record.eos_token_id, _processor_template(folder, tokenizer),
+    ), record
+
+
 def checkpoint_hash(folder: Path, weights: list[Path] | None = None) -> str:
     """First 12 hex digits of the SHA-256 over weights, configuration and record, in that order."""
     digest = hashlib.sha256()
