@@ -62,7 +62,8 @@ def decode_set(
         for offset, sample in enumerate(chosen):
             pictured = samples[(first + offset + image_shift) % len(samples)]
             images = tuple(read_rgb(path) for path in pictured.images)
-            requests.append(checkpoint.chat.encode(ChatRequest(sample.prompt, images)))
+            request = ChatRequest(sample.prompt, images, sample.conversation.system, sample.history)
+            requests.append(checkpoint.chat.encode(request))
         for sample, generation in zip(chosen, generator.generate(requests, decode), strict=True):
             answered.append(_measure(sample, generation, task))
     return answered

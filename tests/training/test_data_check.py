@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from training.data.check import KINDS, FileCheck, detections_problem
+from training.data.check import KINDS, FileCheck
 from training.data.command import binned, data
 from training.data.encode import LengthLimits
 from training.data.show import ground_to_pixels
@@ -17,12 +17,13 @@ from training.data.tokens import TokenCounter
 from wamdiff2_core.cli.main import as_command
 from wamdiff2_core.config import CameraSpec
 from wamdiff2_core.errors import UserError
-from wamdiff2_core.prompts import BENCH2DRIVE
+from wamdiff2_core.tasks.grounding import GroundingRequest, grounding_prompt
+from wamdiff2_core.tasks.planning import BENCH2DRIVE
 
 NANO = Path(__file__).parents[2] / "checkpoints" / "wamdiff2-nano"
 PLAN = BENCH2DRIVE.format(x1="9.0", y1="-3.4", x2="13.2", y2="-12.2", command="follow the road", speed="6.5")
 WAYPOINTS = "1.0,0.0,2.0,0.1,3.0,0.2,4.0,0.3,5.0,0.4,6.0,0.5"
-BOXES = "<image>\nLocate every object that matches the description ‘‘car’’ in the image. Report bbox coordinates in JSON format."
+BOXES = grounding_prompt(GroundingRequest("car"))
 
 
 @pytest.fixture
@@ -44,7 +45,8 @@ def plan(answer: str = WAYPOINTS, **keys: object) -> str:
     return line(PLAN, answer, image="good.jpg", **keys)
 
 
-GOOD = [plan(id="a"), line(id="b"), line(BOXES, '[{"bbox_2d": [1, 2, 3, 4], "label": "car"}]', image=["good.jpg"], id=3)]
+FOUND = '[{"bbox_2d": [1, 2, 3, 4], "label": "car"}]'
+GOOD = [plan(id="a"), line(id="b"), line(BOXES, FOUND, image=["good.jpg"], id=3)]
 
 BROKEN: dict[str, list[str | bytes]] = {
     "bad_utf8": [b'{"conversations": [{"from": "human", "value": "\xff"}]}'],
@@ -61,7 +63,7 @@ BROKEN: dict[str, list[str | bytes]] = {
     "unreadable_image": [line("<image> q", image="not.jpg"), line("<image> q", image="cut.jpg")],
     "image_shape": [line("<image> q", image="thin.png")],
     "waypoints": [plan(WAYPOINTS + ",7.0"), plan("1.0,nan" + WAYPOINTS[7:]), plan("I stop.")],
-    "detections": [line(BOXES, "a car", image="good.jpg"), line(BOXES, '{"bbox_2d": [1, 2, 3, 4]}', image="good.jpg")],
+    "detections": [line(BOXES, "a car", image="good.jpg"), line(BOXES, FOUND[1:-1], image="good.jpg")],
     "special_token": [line(answer="go <|im_end|>")],
     "prompt_too_long": [line("word " * 300)],
     "answer_too_long": [line(answer="word " * 200)],
@@ -146,21 +148,6 @@ def test_statistics_tell_what_is_there(folder: Path) -> None:
     assert stats["commands"] == {"follow the road": 1, "left": 1}
     assert stats["speeds_mps"] == {"4": 1, "6": 1}
     assert (stats["special_text_in_prompts"], stats["without_id"], stats["unit"]) == (1, 2, "characters")
-
-
-@pytest.mark.parametrize(
-    ("answer", "problem"),
-    [
-        ("[]", ""), ('[{"bbox_2d": [0, 0, 1000, 1000], "label": "a"}]', ""), ("x", "not JSON"), ("{}", "a list"),
-        ('[{"bbox_2d": [0, 0, 1001, 5], "label": "a"}]', "four integers"), ('[{"bbox_2d": [0, 0, 1.5, 5]}]', "four"),
-        ('[{"bbox_2d": [5, 0, 5, 5], "label": "a"}]', "y_min < y_max"), ('[{"bbox_2d": [1, 1, 5, 5]}]', "a label"),
-        ("[3]", "four integers"),
-    ],
-)
-def test_grounding_answers_are_read_strictly(answer: str, problem: str) -> None:
-    found = detections_problem(answer)
-    assert problem in found
-    assert bool(problem) == bool(found)
 
 
 def command(*arguments: object) -> int:

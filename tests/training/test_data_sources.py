@@ -138,14 +138,23 @@ def test_places_are_kept_beside_the_file_and_found_anew_when_it_changes(
     assert len(list(tmp_path.glob(".a.jsonl.*"))) == 1
 
 
-def test_same_size_and_date_but_another_head_is_another_file(tmp_path: Path) -> None:
-    file = tmp_path / "a.jsonl"
-    file.write_text(json.dumps({"id": 1}) + "\n" + json.dumps({"id": 23456}))
+@pytest.mark.parametrize("changed", ["head", "tail"])
+def test_same_size_and_date_but_another_end_is_another_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str
+) -> None:
+    monkeypatch.setattr(sources, "_ENDS", 16)
+
+    def lines(*ids: int) -> str:
+        same, other = json.dumps({"same": 0}), "\n".join(json.dumps({"id": one}) for one in ids)
+        return f"{other}\n{same}" if changed == "head" else f"{same}\n{other}"
+
+    file, number = tmp_path / "a.jsonl", 0 if changed == "head" else 1
+    file.write_text(lines(1, 23456))
     before = file.stat()
-    assert ConversationIndex(file).object(0) == {"id": 1}
-    file.write_text(json.dumps({"id": 12345}) + "\n" + json.dumps({"id": 2}))
+    assert ConversationIndex(file).object(number) == {"id": 1}
+    file.write_text(lines(12345, 2))
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert ConversationIndex(file).object(0) == {"id": 12345}
+    assert ConversationIndex(file).object(number) == {"id": 12345}
 
 
 def test_a_damaged_file_of_places_is_made_anew(tmp_path: Path) -> None:

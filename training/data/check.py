@@ -28,7 +28,9 @@ from wamdiff2_core.conversations import Conversation, ConversationError, resolve
 from wamdiff2_core.dataset import image_marks
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.images import MAX_ASPECT_RATIO
-from wamdiff2_core.waypoint_text import WaypointTextError, parse_waypoints
+from wamdiff2_core.tasks.grounding import parse_grounding
+from wamdiff2_core.tasks.planning import parse_waypoints
+from wamdiff2_core.tasks.text import AnswerError
 
 # Kinds of problems, in the order of the report, with what each means.
 KINDS = {
@@ -300,14 +302,17 @@ class FileCheck:
         if asked := _ASKED_WAYPOINTS.search(question):
             try:
                 parse_waypoints(answer, PlanningTask(waypoints=max(1, int(asked.group(1)))))
-            except WaypointTextError as error:
+            except AnswerError as error:
                 self._add("waypoints", number, name, str(error))
             if command := _COMMAND.search(question):
                 stats.commands[(command.group(1) or command.group(2)).rstrip(".")] += 1
             if speed := _SPEED.search(question):
                 stats.speeds_mps[math.floor(float(speed.group(1)))] += 1
-        elif _ASKED_BOXES in question and (problem := detections_problem(answer)):
-            self._add("detections", number, name, problem)
+        elif _ASKED_BOXES in question:
+            try:
+                parse_grounding(answer)
+            except AnswerError as error:
+                self._add("detections", number, name, str(error))
 
     def _check_lengths(
         self, number: int, name: str, conversation: Conversation, sizes: list[tuple[int, int]] | None
@@ -347,25 +352,6 @@ class FileCheck:
         if self._wants_example(kind):
             self._report.examples.append(Problem(kind, number, name, detail))
         self._report.counts[kind] += 1
-
-
-def detections_problem(answer: str) -> str:
-    """What keeps an answer from being a list of boxes `[y_min, x_min, y_max, x_max]` in 0..1000, or nothing."""
-    try:
-        boxes = json.loads(answer)
-    except json.JSONDecodeError as error:
-        return f"not JSON: {error.msg} at character {error.pos}"
-    if not isinstance(boxes, list):
-        return f"expected a list, got {type(boxes).__name__}"
-    for number, box in enumerate(boxes):
-        place = box.get("bbox_2d") if isinstance(box, dict) else None
-        if not isinstance(place, list) or len(place) != 4 or not all(type(v) is int and 0 <= v <= 1000 for v in place):
-            return f"box {number}: expected bbox_2d of four integers in 0..1000, got {place!r}"
-        if place[0] >= place[2] or place[1] >= place[3]:
-            return f"box {number}: expected y_min < y_max and x_min < x_max, got {place}"
-        if not isinstance(box.get("label"), str) or not box["label"]:
-            return f"box {number}: expected a label, got {box.get('label')!r}"
-    return ""
 
 
 def _hash(text: str) -> int:

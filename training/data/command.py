@@ -6,22 +6,20 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from training.data.check import KINDS, FileCheck, Report
 from training.data.converters.command import convert
-from training.data.encode import LengthLimits
-from training.data.mixture import Mixture, MixtureConfig
-from training.data.show import contact_sheet, find_sample, layout, sample_images, text_y_axis, waypoints_of
-from training.data.sources import ConversationIndex
-from training.data.tokens import TokenCounter
 from wamdiff2_core.errors import ExitCode, UserError
 from wamdiff2_core.outputs import writable_file
+
+if TYPE_CHECKING:
+    from training.data.check import Report
+    from training.data.tokens import TokenCounter
 
 data = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 data.add_typer(convert, name="convert")
@@ -60,6 +58,9 @@ def check(
     """
     from rich.progress import Progress
 
+    from training.data.check import FileCheck
+    from training.data.encode import LengthLimits
+
     counter = _counter(checkpoint)[0]
     limits = None if counter is None else LengthLimits(prompt_tokens, answer_tokens)
     run = FileCheck(file, counter, limits, examples, images == "decode", threads, cache)
@@ -87,6 +88,9 @@ def show(
     cache: _CacheOption = None,
 ) -> int:
     """Print one sample: its conversation as a model sees it, its images and its own keys."""
+    from training.data.show import contact_sheet, find_sample, layout, sample_images, text_y_axis, waypoints_of
+    from training.data.sources import ConversationIndex
+
     console = Console(highlight=False)
     index = ConversationIndex(file, cache)
     number = find_sample(index, sample)
@@ -136,6 +140,8 @@ def mix(
     cache: _CacheOption = None,
 ) -> int:
     """Print the sizes, shares and expected draws of a mixture."""
+    from training.data.mixture import Mixture, MixtureConfig
+
     mixture = Mixture(MixtureConfig.load(config).with_weights(_weights(weight or [])).sources, cache)
     draws = draws or len(mixture)
     table = Table("source", *(_right(name) for name in ("samples", "weight", "share", "draws", "passes")), "file")
@@ -171,6 +177,7 @@ def _weights(pairs: list[str]) -> dict[str, float]:
 def _counter(checkpoint: Path | None) -> tuple[TokenCounter | None, Any]:
     if checkpoint is None:
         return None, None
+    from training.data.tokens import TokenCounter
     from wamdiff2_core.model.checkpoint import load_chat_codec
 
     codec, record = load_chat_codec(checkpoint)
@@ -178,6 +185,8 @@ def _counter(checkpoint: Path | None) -> tuple[TokenCounter | None, Any]:
 
 
 def _print_report(report: Report, console: Console) -> None:
+    from training.data.check import KINDS
+
     stats = report.statistics
     console.print(f"[bold]{stats.samples:,} samples[/]")
     _bars(console, "samples by source", stats.sources)

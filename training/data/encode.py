@@ -21,13 +21,12 @@ import numpy as np
 from torch import Tensor, tensor
 
 from training.data.pixels import encode_images
-from wamdiff2_core.chat import ChatCodec, ChatRequest
+from wamdiff2_core.chat import IMAGE_PLACEHOLDER, ChatCodec, ChatRequest
 from wamdiff2_core.config import ImagePolicy, Strict
 from wamdiff2_core.conversations import ConversationError, Exchange, read_rgb
 from wamdiff2_core.dataset import Sample
 from wamdiff2_core.errors import UserError, did_you_mean
 from wamdiff2_core.model.positions import prompt_positions
-from wamdiff2_core.prompts import IMAGE_PLACEHOLDER
 
 OverLong = Literal["refuse", "drop", "shorten"]
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*(?=\s)|\n+|$")

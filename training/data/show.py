@@ -13,13 +13,13 @@ import numpy as np
 
 from training.data.sources import ConversationIndex
 from training.data.tokens import TokenCounter
-from wamdiff2_core.chat import split_at_images
+from wamdiff2_core.chat import IMAGE_PLACEHOLDER, split_at_images
 from wamdiff2_core.config import CameraSpec, PlanningTask
 from wamdiff2_core.conversations import ConversationError, read_rgb
 from wamdiff2_core.dataset import Sample
 from wamdiff2_core.errors import UserError
-from wamdiff2_core.prompts import IMAGE_PLACEHOLDER
-from wamdiff2_core.waypoint_text import WaypointTextError, parse_waypoints
+from wamdiff2_core.tasks.planning import parse_waypoints
+from wamdiff2_core.tasks.text import AnswerError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -95,7 +95,7 @@ def waypoints_of(sample: Sample, y_axis: str) -> np.ndarray | None:
     try:
         task = PlanningTask(waypoints=int(asked.group(1)), y_axis="left" if y_axis == "left" else "right")
         return parse_waypoints(sample.answer, task).xy_m
-    except (WaypointTextError, UserError):
+    except (AnswerError, UserError):
         return None
 
 

@@ -1,7 +1,7 @@
 """COCO detection to grounding samples.
 
 Layout (COCO's download): `SRC/annotations/instances_train2017.json` and `SRC/train2017/*.jpg`. Boxes are (x, y, width,
-height) in pixels; the answer has them as `[y_min, x_min, y_max, x_max]`, integers on a grid of 1000 x 1000, y first.
+height) in pixels; prompt and answer are the `grounding` task's, y first on a grid of 1000 x 1000.
 
 Descriptions are names of categories. An image gives one sample that asks for all its categories, or one for each of
 them; the paper's 117,266 samples are as many as there are training images with annotations, so it is taken to ask for
@@ -10,7 +10,6 @@ all at once. Crowds and boxes without an area are left out; an image with nothin
 
 from __future__ import annotations
 
-import json
 import math
 from collections import defaultdict
 from pathlib import Path
@@ -18,29 +17,14 @@ from typing import Any, Literal
 
 from training.data.converters.common import Writer, existing, read_json
 from wamdiff2_core.errors import UserError
-
-GROUNDING = (
-    "<image>\nLocate every object that matches the description \u2018\u2018{ref_sentence}\u2019\u2019 in the image. "
-    "Report bbox coordinates in JSON format."
+from wamdiff2_core.tasks.grounding import (
+    Detection,
+    Grounding,
+    GroundingRequest,
+    box_from_pixels,
+    format_grounding,
+    grounding_prompt,
 )
-GRID = 1000
-
-
-def box_on_grid(box: list[float], width: int, height: int) -> list[int]:
-    """`[y_min, x_min, y_max, x_max]` on the grid, of a box (x, y, width, height) in pixels; parts outside are cut.
-
-    Edges are rounded outwards when both would fall on one line, so a box always has an area.
-    """
-    x, y, w, h = box
-    edges = []
-    for low, high, size in ((y, y + h, height), (x, x + w, width)):
-        first, last = (round(min(max(edge, 0), size) / size * GRID) for edge in (low, high))
-        if first == last:
-            first = min(math.floor(max(low, 0) / size * GRID), GRID - 1)
-            last = first + 1
-        edges.append((first, last))
-    (top, bottom), (left, right) = edges
-    return [top, left, bottom, right]
 
 
 def convert(src: Path, writer: Writer, split: str = "train2017", per: Literal["image", "category"] = "image") -> None:
@@ -77,8 +61,9 @@ def _convert_image(
     image: dict[str, Any], annotations: list[dict[str, Any]], names: dict[int, str], folder: Path, writer: Writer,
     per: Literal["image", "category"],
 ) -> None:
-    objects: list[tuple[int, list[int]]] = []
+    objects: list[tuple[int, tuple[int, int, int, int]]] = []
     try:
+        width_px, height_px = int(image["width"]), int(image["height"])
         for annotation in annotations:
             box = [float(value) for value in annotation["bbox"]]
             if annotation.get("iscrowd"):
@@ -89,7 +74,8 @@ def _convert_image(
                 category = int(annotation["category_id"])
                 if category not in names:
                     raise ValueError(f"unknown category {category}")
-                objects.append((category, box_on_grid(box, int(image["width"]), int(image["height"]))))
+                x, y, w, h = box
+                objects.append((category, box_from_pixels(x, y, x + w, y + h, width_px, height_px)))
         path = folder / str(image["file_name"])
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         writer.problem("bad annotation", f"image {image.get('id')}: {type(error).__name__}: {error}")
@@ -102,6 +88,6 @@ def _convert_image(
     groups = [categories] if per == "image" else [[category] for category in categories]
     for group in groups:
         asked = ", ".join(names[category] for category in group)
-        answer = [{"bbox_2d": box, "label": names[category]} for category, box in objects if category in group]
+        found = tuple(Detection(box, names[category]) for category, box in objects if category in group)
         name = f"coco-{image['id']}" + ("" if per == "image" else f"-{group[0]}")
-        writer.add(name, [path], GROUNDING.format(ref_sentence=asked), json.dumps(answer, ensure_ascii=False))
+        writer.add(name, [path], grounding_prompt(GroundingRequest(asked)), format_grounding(Grounding(found)))

@@ -4,7 +4,7 @@ Layout (DriveLM's data preparation): `SRC/QA_dataset_nus/v1_1_train_nus.json` (o
 `SRC/nuscenes/samples/CAM_*/...jpg`. The JSON maps scene tokens to `key_frames`, those to `QA` in four groups of
 `{"Q", "A"}` and to `image_paths` by camera, relative to the JSON's folder.
 
-Questions and answers are unchanged. Each image stands behind its identifier, as in the paper: `[CAM_FRONT] <image>`.
+Questions and answers are unchanged; the prompt is the `drivebench` task's.
 """
 
 from __future__ import annotations
@@ -15,17 +15,11 @@ from typing import Any, Literal
 
 from training.data.converters.common import Writer, existing, read_json
 from wamdiff2_core.errors import UserError
-from wamdiff2_core.prompts import IMAGE_PLACEHOLDER
+from wamdiff2_core.tasks.drivebench import VIEWS, DriveBenchRequest, drivebench_prompt
 
-VIEWS = ("CAM_FRONT", "CAM_FRONT_LEFT", "CAM_FRONT_RIGHT", "CAM_BACK", "CAM_BACK_LEFT", "CAM_BACK_RIGHT")
 GROUPS = ("perception", "prediction", "planning", "behavior")
 _TAG = re.compile(r"<c\d+,\s*(CAM_[A-Z_]+),")
 _DEFAULT_FILE = Path("QA_dataset_nus") / "v1_1_train_nus.json"
-
-
-def prompt(question: str, views: tuple[str, ...]) -> str:
-    """The question behind its images, each with its identifier."""
-    return " ".join(f"[{view}] {IMAGE_PLACEHOLDER}" for view in views) + f"\n{question}"
 
 
 def views_of(question: str, choice: Literal["auto", "six", "front"]) -> tuple[str, ...]:
@@ -85,18 +79,19 @@ def _convert_frame(
         return
     for number, (group, pair) in enumerate(pairs):
         question, answer = (pair.get("Q"), pair.get("A")) if isinstance(pair, dict) else (None, None)
-        if not isinstance(question, str) or not isinstance(answer, str) or not question.strip():
+        if not isinstance(question, str) or not isinstance(answer, str):
             writer.problem("bad question", f"{name}_{number}: expected texts Q and A, got {question!r}, {answer!r}")
             continue
         if not answer.strip():
             writer.leave_out("no answer")
             continue
-        if IMAGE_PLACEHOLDER in question:
-            writer.problem("bad question", f"{name}_{number}: it holds {IMAGE_PLACEHOLDER}")
-            continue
         views = views_of(question, choice)
         if missing := [view for view in views if view not in paths]:
             writer.problem("bad frame", f"{name}: no {missing[0]} among its images")
             continue
-        writer.add(f"{name}_{number}", [paths[view] for view in views], prompt(question, views), answer,
-                   {"group": group})
+        try:
+            prompt = drivebench_prompt(DriveBenchRequest(question, views))
+        except UserError as error:
+            writer.problem("bad question", f"{name}_{number}: {error}")
+            continue
+        writer.add(f"{name}_{number}", [paths[view] for view in views], prompt, answer, {"group": group})

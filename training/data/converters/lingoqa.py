@@ -13,16 +13,10 @@ from typing import Any
 
 from training.data.converters.common import Writer
 from wamdiff2_core.errors import UserError
-from wamdiff2_core.prompts import IMAGE_PLACEHOLDER
+from wamdiff2_core.tasks.lingoqa import FRAMES, LingoQaRequest, lingoqa_prompt
 
-FRAMES = 5
 COLUMNS = ("question_id", "segment_id", "images", "question", "answer")
 TRAINING_FILES = (Path("scenery") / "train.parquet", Path("action") / "train.parquet")
-
-
-def prompt(question: str, frames: int = FRAMES) -> str:
-    """The question behind its frames."""
-    return " ".join([IMAGE_PLACEHOLDER] * frames) + f"\n{question}"
 
 
 def convert(src: Path, writer: Writer) -> None:
@@ -64,16 +58,18 @@ def _convert_file(file: Path, writer: Writer, seen: Counter[str]) -> None:
 def _convert_row(row: dict[str, Any], folder: Path, writer: Writer, seen: Counter[str]) -> None:
     name, question, answer = str(row["question_id"]), row["question"], row["answer"]
     images = row["images"] or []
-    if not isinstance(question, str) or not isinstance(answer, str) or not question.strip() or not answer.strip():
+    if not isinstance(question, str) or not isinstance(answer, str) or not answer.strip():
         writer.problem("bad question", f"{name}: expected a question and an answer, got {question!r}, {answer!r}")
         return
     if len(images) != FRAMES:
         writer.problem("bad frames", f"{name}: expected {FRAMES} images, got {len(images)}")
         return
-    if IMAGE_PLACEHOLDER in question:
-        writer.problem("bad question", f"{name}: it holds {IMAGE_PLACEHOLDER}")
+    try:
+        prompt = lingoqa_prompt(LingoQaRequest(question))
+    except UserError as error:
+        writer.problem("bad question", f"{name}: {error}")
         return
     unique = f"{name}-{seen[name]}" if seen[name] else name
     seen[name] += 1
-    writer.add(unique, [folder / path for path in images], prompt(question), answer,
+    writer.add(unique, [folder / path for path in images], prompt, answer,
                {"segment": str(row["segment_id"])})

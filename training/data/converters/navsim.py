@@ -1,12 +1,12 @@
 """NAVSIM: OpenScene logs and camera images to planning samples.
 
-Layout (NAVSIM's install guide): `SRC/navsim_logs/SPLIT/LOG.pkl`, `SRC/sensor_blobs/SPLIT/LOG/CAMERA/*.jpg`. A log is a
-list of frames at 2 Hz; `ego2global_translation`, `ego2global_rotation` (w, x, y, z) are the rear axle in the map,
+Layout (NAVSIM's install guide): `SRC/navsim_logs/SPLIT/LOG.pkl`, `SRC/sensor_blobs/SPLIT/LOG/CAMERA/*.jpg`. A log is
+a list of frames at 2 Hz; `ego2global_translation`, `ego2global_rotation` (w, x, y, z) are the rear axle in the map,
 `ego_dynamic_state` is (vx, vy, ax, ay) in the ego frame, `driving_command` one of (left, forward, right, unknown), and
 `cams[NAME]["data_path"]` an image below the split's sensor folder (OpenScene's create_openscene_metadata.py).
 
-Scenes are windows over a log, as NAVSIM's scene filter takes them: 4 frames of history, of which the last is now, and 10
-of future; the next 8 are the answer: x forward, y left, metres, rear axle, heading as NAVSIM's devkit reads it.
+Scenes are windows over a log, as NAVSIM's scene filter takes them: 4 frames of history, of which the last is now, and
+10 of future; the next 8 are the answer: x forward, y left, metres, rear axle, heading as NAVSIM's devkit reads it.
 
 The logs are pickles. They are read by an unpickler that knows plain values and NumPy arrays and nothing else, so a log
 cannot run code.
@@ -29,9 +29,8 @@ from training.data.converters.common import Writer, existing
 from wamdiff2_core.config import PlanningTask
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.frames import inverse, transform_points
-from wamdiff2_core.prompts import planning_prompt
+from wamdiff2_core.tasks.planning import format_waypoints, planning_prompt
 from wamdiff2_core.types import CameraFrame, EgoState, NavCommand, Navigation, Observation, Pose2D, Waypoints
-from wamdiff2_core.waypoint_text import format_waypoints
 
 # The paper shows three front images without naming them: left, front, right, as they lie side by side.
 CAMERAS = {"navsim_upstream": ("CAM_F0",), "navsim_paper": ("CAM_L0", "CAM_F0", "CAM_R0")}
@@ -178,8 +177,7 @@ def _convert_window(
         xy_m = transform_points(inverse(ego_pose(now)), np.array([ego_position(frame) for frame in future]))
         vx, vy, ax, ay = (float(value) for value in now["ego_dynamic_state"])
         command = COMMANDS[int(np.argmax(now["driving_command"]))]
-        # NAVSIM's prompt has no targets, and knows a command that no route planner gives: unknown.
-        navigation = Navigation(np.zeros((2, 2)), command)  # type: ignore[arg-type]
+        navigation = Navigation(np.zeros((2, 2)), command)  # NAVSIM's prompt has no targets
         observation = Observation((_NO_PICTURE,), EgoState(np.array([vx, vy]), np.array([ax, ay])), navigation)
         images = [blobs / now["cams"][camera]["data_path"] for camera in CAMERAS[task.prompt]]
         answer = format_waypoints(Waypoints(xy_m, DT_S), task)

@@ -24,9 +24,8 @@ from training.data.converters.common import Writer, existing
 from wamdiff2_core.config import PlanningTask
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.frames import flip_y
-from wamdiff2_core.prompts import planning_prompt
+from wamdiff2_core.tasks.planning import format_waypoints, planning_prompt
 from wamdiff2_core.types import CameraFrame, EgoState, NavCommand, Navigation, Observation, Waypoints
-from wamdiff2_core.waypoint_text import format_waypoints
 
 TASK = PlanningTask()  # Bench2Drive's prompt: 6 waypoints every 0.5 s, 2 decimals, y right
 FRAMES_PER_WAYPOINT = 2  # measurements come every 0.25 s
