@@ -145,7 +145,7 @@ def test_same_size_and_date_but_another_end_is_another_file(
     monkeypatch.setattr(sources, "_ENDS", 16)
 
     def lines(*ids: int) -> str:
-        same, other = json.dumps({"same": 0}), "\n".join(json.dumps({"id": one}) for one in ids)
+        same, other = json.dumps({"same": 16 * "x"}), "\n".join(json.dumps({"id": one}) for one in ids)
         return f"{other}\n{same}" if changed == "head" else f"{same}\n{other}"
 
     file, number = tmp_path / "a.jsonl", 0 if changed == "head" else 1
