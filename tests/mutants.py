@@ -286,8 +286,8 @@ MUTANTS = (
         "signals",
         "green follows yellow's red at once, with no time to clear the junction",
         "carla_bridge/server/actors/signals.py",
-        "        elif passed >= phase.red_s:",
-        "        elif passed >= 0.0:",
+        "                TrafficLightState.RED: phase.red_s,\n",
+        "                TrafficLightState.RED: 0.0,\n",
         "tests/carla_bridge/server/test_signals.py",
     ),
     Mutant(
