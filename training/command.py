@@ -1,16 +1,11 @@
-"""`wamdiff2 train`: run one stage of training from a YAML file."""
+"""`wamdiff2 train`: run one stage of training from a YAML file; `wamdiff2 evaluate`: open-loop figures."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
-
-from wamdiff2_core.errors import UserError
-
-if TYPE_CHECKING:
-    from training.stage import StageConfig
 
 train = typer.Typer(add_completion=False)
 
@@ -18,11 +13,13 @@ train = typer.Typer(add_completion=False)
 @train.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def run_stage(
     context: typer.Context,
-    config: Annotated[Path, typer.Argument(help="YAML file of the stage, such as training/configs/nano_b32.yaml.")],
+    config: Annotated[Path, typer.Argument(help="YAML file of the stage, such as training/configs/nano/b32.yaml.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and train nothing.")] = False,
 ) -> None:
     """Train one stage; `--section.key value` overrides the file.
 
-    A stage that was stopped goes on from its newest checkpoint.
+    A stage that was stopped goes on from its newest checkpoint. On several accelerators:
+    `accelerate launch --config_file training/configs/accelerate/FILE.yaml -m training CONFIG`.
     """
     from rich.console import Console
     from rich.progress import (
@@ -34,74 +31,38 @@ def run_stage(
         TimeRemainingColumn,
     )
 
-    from training.trainer import Trainer, check_stage
+    from training.assembly import assemble, check_stage, claim, make_accelerator
+    from training.config_file import load_stage
+    from training.plan import plan_lines
+    from training.trainer import Trainer
 
-    stage = load_stage(config, context.args)
-    check_stage(stage)
+    stage, translated = load_stage(config, context.args)
     console = Console(stderr=True)
-    console.print(stage)
-    trainer = Trainer(stage)
-    console.print(
-        f"{len(trainer.train_set)} samples ({trainer.train_set.dropped} too long), "
-        f"prompt {trainer.train_set.prompt_ids.shape[1]} tokens, "
-        f"{sum(p.numel() for p in trainer.model.parameters()):,} parameters, step {trainer.step} of {stage.run.steps}"
-    )
+    if dry_run:
+        for line in [*(translated.lines() if translated else []), *plan_lines(stage)]:
+            typer.echo(line)
+        return
+    check_stage(stage)
+    accelerator = make_accelerator(stage)
+    main = accelerator.is_main_process
+    if main:
+        claim(stage)
+        console.print(stage)
+        for line in translated.lines() if translated else []:
+            console.print(line)
+    parts = assemble(stage, accelerator)
+    trainer = Trainer(stage, parts)
+    if main:
+        console.print(f"{len(parts.mixture):,} samples, step {trainer.step} of {trainer.steps}; "
+                      f"{parts.parallel.describe()}")
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()
     )
-    with Progress(*columns, console=console) as progress:
+    with Progress(*columns, console=console, disable=not main) as progress:
         line = trainer.train(progress)
-    console.print(" ".join(f"{key} {value}" for key, value in line.items()))
-
-
-def load_stage(file: Path, overrides: list[str] | None = None) -> StageConfig:
-    """Read a stage from YAML.
-
-    Args:
-        file: keys as in `stage.StageConfig`; `record` may name a YAML file beside it, shared by stages.
-        overrides: `["--run.steps", "100", "--out=runs/x"]`; values are read as YAML.
-
-    Raises:
-        UserError: no such file, not a mapping, an unknown key or a bad value.
-    """
-    import yaml
-    from omegaconf import OmegaConf
-
-    from training.stage import StageConfig
-    from wamdiff2_core.config import parse
-
-    if not file.is_file():
-        raise UserError("CONFIG", "a YAML file", f"{file} ({'a folder' if file.is_dir() else 'no such file'})")
-    try:
-        tree = OmegaConf.load(file)
-        if not OmegaConf.is_dict(tree):
-            raise UserError(str(file), "a mapping of sections", "a list")
-        if isinstance(tree.get("record"), str):
-            record = file.parent / tree.record
-            if not record.is_file():
-                raise UserError(f"{file}: record", "a mapping, or the name of a YAML file beside it", tree.record)
-            tree.record = OmegaConf.load(record)
-        data: Any = OmegaConf.to_container(
-            OmegaConf.merge(tree, OmegaConf.from_dotlist(_dotlist(overrides or []))), resolve=True
-        )
-    except yaml.YAMLError as error:
-        raise UserError(str(file), "valid YAML", str(error).replace("\n", " ")) from None
-    return parse(StageConfig, data, str(file))
-
-
-def _dotlist(arguments: list[str]) -> list[str]:
-    pairs = []
-    rest = iter(arguments)
-    for argument in rest:
-        if not argument.startswith("--"):
-            raise UserError("override", "--section.key value", argument)
-        key, found, value = argument[2:].partition("=")
-        if not found:
-            value = next(rest, "")
-            if not value:
-                raise UserError(argument, "a value after it", "nothing")
-        pairs.append(f"{key}={value}")
-    return pairs
+    if main:
+        console.print(" ".join(f"{key} {value}" for key, value in line.items()))
+    accelerator.end_training()
 
 
 def evaluate(

@@ -1,92 +1,48 @@
-"""The training forward: stock Qwen3-VL modules called in one straight line, so that a step batches and compiles.
+"""The training forward: stock Qwen3-VL layers on [context | noisy copies], and scores of the rows that carry loss.
 
-Numerically it is the stock forward (a test holds the two equal). What differs is cost: attention is split by who may
-see whom: context rows [prefix | clean answer] see the context, and each noisy copy sees the context and itself, so no
-score is computed only to be masked. Attention is written out as products and a softmax because PyTorch's fused CPU
-kernel is slow backwards.
+Numerically it is the stock forward (a test holds the two equal). What differs is cost: context rows see the context,
+and each noisy copy sees the context and itself, so no score is computed only to be masked, and the context is encoded
+once for all copies. Rows without loss are never projected to the vocabulary, and those with loss in pieces.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+from transformers import AttentionInterface
+
+from training.config import Kernel
+from training.layout import Images, Inputs
+from wamdiff2_core.model.vision import Attend, GridTables, encode_equal, fused_attention
 
 if TYPE_CHECKING:
     from transformers import Qwen3VLForConditionalGeneration
 
+ATTENTION_NAME = "wamdiff2_training"
 HIDDEN_SCORE = -1e4  # finite, so that a padding row stays free of NaN
+ScoreRows = Callable[[Tensor, slice], tuple[Tensor, ...]]
 
 
-def hidden_states(
-    model: Qwen3VLForConditionalGeneration,
-    ids: Tensor,
-    positions: Tensor,
-    context_bias: Tensor,
-    copy_bias: Tensor | None,
-    images: Sequence[Tensor] = (),
-    image_slots: Tensor | None = None,
-) -> Tensor:
-    """Language model on [context | noisy copy x K].
+@dataclass(frozen=True)
+class Visible:
+    """What attention layers are told: masks of the two kinds of rows.
 
-    Args:
-        ids: (N, C + K * R) token ids.
-        positions: (3, N, C + K * R) mrope positions.
-        context_bias: (N, 1, C, C) added to the scores of context rows.
-        copy_bias: (N, 1, 1, R, C + R) added to the scores of a copy against [context | itself], or None when K = 0.
-        images: of `vision.encode_equal`, one image a row: tokens, then deepstack levels; empty without images.
-        image_slots: (N, M) columns of the image placeholders in `ids`.
-
-    Returns:
-        (N, C + K * R, D) after the final norm.
+    Attributes:
+        context: (N, 1, C, C) bool, or floats that are added to the scores.
+        copies: (N, 1, R, C + R) likewise, or None without copies.
+        kernel: `written`: products and a softmax, of which PyTorch's CPU backward is fast; `fused`: PyTorch's kernel.
     """
-    text = model.model.language_model
-    x = text.embed_tokens(ids)
-    deepstack = images[1:]
-    if images and image_slots is not None:
-        where = image_slots[:, :, None].expand(-1, -1, x.shape[-1])
-        x = x.scatter(1, where, images[0].to(x.dtype))
-    cos, sin = (table[:, None] for table in text.rotary_emb(x, positions))
-    for index, layer in enumerate(text.layers):
-        attention = layer.self_attn
-        y = layer.input_layernorm(x)
-        heads = (*y.shape[:2], -1, attention.head_dim)
-        q = _rotate(attention.q_norm(attention.q_proj(y).view(heads)).transpose(1, 2), cos, sin)
-        k = _rotate(attention.k_norm(attention.k_proj(y).view(heads)).transpose(1, 2), cos, sin)
-        v = attention.v_proj(y).view(heads).transpose(1, 2)
-        if groups := attention.num_key_value_groups - 1:
-            k, v = k.repeat_interleave(groups + 1, 1), v.repeat_interleave(groups + 1, 1)
-        y = _block_attention(q, k, v, attention.scaling, context_bias, copy_bias)
-        x = x + attention.o_proj(y.transpose(1, 2).flatten(2))
-        x = x + layer.mlp(layer.post_attention_layernorm(x))
-        if index < len(deepstack):
-            x = x.scatter_add(1, where, deepstack[index].to(x.dtype))
-    return text.norm(x)
 
-
-def _block_attention(
-    q: Tensor, k: Tensor, v: Tensor, scale: float, context_bias: Tensor, copy_bias: Tensor | None
-) -> Tensor:
-    """(N, H, L, d) attention of context rows on the context, and of each copy on the context and itself."""
-    context = context_bias.shape[-1]
-    seen = written_attention(q[:, :, :context], k[:, :, :context], v[:, :, :context], scale, context_bias)
-    if copy_bias is None:
-        return seen
-    batch, heads, length, width = q.shape
-    rows = copy_bias.shape[-2]
-    copies = (length - context) // rows
-
-    def by_copy(x: Tensor) -> Tensor:
-        return x[:, :, context:].reshape(batch, heads, copies, rows, width)
-
-    def with_context(x: Tensor) -> Tensor:
-        shared = x[:, :, None, :context].expand(-1, -1, copies, -1, -1)
-        return torch.cat([shared, by_copy(x)], -2)
-
-    y = written_attention(by_copy(q), with_context(k), with_context(v), scale, copy_bias)
-    return torch.cat([seen, y.flatten(2, 3)], 2)
+    context: Tensor
+    copies: Tensor | None
+    kernel: Kernel
 
 
 def written_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tensor | None = None) -> Tensor:
@@ -95,6 +51,177 @@ def written_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tenso
     return (scores if bias is None else scores + bias).softmax(-1) @ v
 
 
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    first, second = x.chunk(2, -1)
-    return x * cos + torch.cat((-second, first), -1) * sin
+def block_attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Visible, scaling: float, **_: Any
+) -> tuple[Tensor, None]:
+    """Attention function of transformers' interface: (N, H, L, d) heads to (N, L, H, d).
+
+    Context rows attend to the context, and each copy to the context and itself.
+    """
+    visible = attention_mask
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1:
+        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    attend = _written if visible.kernel == "written" else _fused
+    context = visible.context.shape[-1]
+    y = attend(query[:, :, :context], key[:, :, :context], value[:, :, :context], scaling, visible.context)
+    if visible.copies is not None:
+        rows = visible.copies.shape[-2]
+        batch, heads, length, width = query.shape
+        copies = (length - context) // rows
+
+        def by_copy(x: Tensor) -> Tensor:  # copies become rows of the batch
+            return x[:, :, context:].unflatten(2, (copies, rows)).transpose(1, 2).flatten(0, 1)
+
+        def with_context(x: Tensor) -> Tensor:
+            shared = x[:, None, :, :context].expand(-1, copies, -1, -1, -1).flatten(0, 1)
+            return torch.cat([shared, by_copy(x)], 2)
+
+        mask = visible.copies.repeat_interleave(copies, 0)
+        own = attend(by_copy(query), with_context(key), with_context(value), scaling, mask)
+        own = own.unflatten(0, (batch, copies)).transpose(1, 2).reshape(batch, heads, copies * rows, width)
+        y = torch.cat([y, own], 2)
+    return y.transpose(1, 2), None
+
+
+def _written(q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tensor) -> Tensor:
+    return written_attention(q, k, v, scale, bias)
+
+
+def _fused(q: Tensor, k: Tensor, v: Tensor, scale: float, allowed: Tensor) -> Tensor:
+    return functional.scaled_dot_product_attention(q, k, v, attn_mask=allowed, scale=scale)
+
+
+AttentionInterface.register(ATTENTION_NAME, block_attention)
+
+
+class AnswerModel(nn.Module):
+    """A stock model as training sees it; a module of its own so that wrappers of parallelism see one forward.
+
+    Attributes:
+        model: the stock model; its text attention is replaced by `block_attention`.
+        score_all: whether callers score all answer rows, so that shapes stay the same and a compiled forward is kept.
+    """
+
+    def __init__(
+        self, model: Qwen3VLForConditionalGeneration, *, kernel: Kernel = "written", stock_vision: bool = False,
+        score_rows: int = 4096,
+    ) -> None:
+        """Take a stock model.
+
+        Args:
+            model: see above.
+            kernel: of attention.
+            stock_vision: run the vision tower through its own forward, which sharded parameters need.
+            score_rows: rows that are projected to the vocabulary at a time.
+        """
+        super().__init__()
+        self.model: Any = model
+        self.score_all = False
+        self.kernel, self.stock_vision, self.score_rows = kernel, stock_vision, score_rows
+        model.model.language_model.config._attn_implementation = ATTENTION_NAME
+        self._tables: dict[tuple[int, int, int], GridTables] = {}
+
+    def forward(self, inputs: Inputs, rows: Tensor, score: ScoreRows) -> tuple[Tensor, ...]:
+        """Score rows of the layout.
+
+        Args:
+            inputs: of `layout`.
+            rows: (M,) indices into the flattened (N, L) rows of `inputs`.
+            score: gives values (m,) of logits (m, V) of a slice of `rows`; what it computes is computed again
+                in the backward pass when there are several slices.
+
+        Returns:
+            values of all rows, for each output of `score`.
+        """
+        picked = self.hidden(inputs).flatten(0, 1)[rows]
+        head = self.model.lm_head
+
+        def values(part: Tensor, where: slice) -> tuple[Tensor, ...]:
+            return score(head(part), where)
+
+        if len(rows) <= self.score_rows:
+            return values(picked, slice(0, len(rows)))
+        pieces = []
+        for first in range(0, len(rows), self.score_rows):
+            where = slice(first, min(first + self.score_rows, len(rows)))
+            if torch.is_grad_enabled():
+                pieces.append(checkpoint(values, picked[where], where, use_reentrant=False))
+            else:
+                pieces.append(values(picked[where], where))
+        return tuple(torch.cat(piece) for piece in zip(*pieces, strict=True))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model lives."""
+        device: torch.device = self.model.model.language_model.embed_tokens.weight.device
+        return device
+
+    @contextmanager
+    def decoding(self) -> Iterator[None]:
+        """Lets the stock model decode: evaluation mode, and attention as serving has it."""
+        config, training = self.model.model.language_model.config, self.model.training
+        config._attn_implementation = "sdpa"
+        self.model.eval()
+        try:
+            yield
+        finally:
+            config._attn_implementation = ATTENTION_NAME
+            self.model.train(training)
+
+    def hidden(self, inputs: Inputs) -> Tensor:
+        """(N, L, D) hidden states after the final norm."""
+        text = self.model.model.language_model
+        x = text.embed_tokens(inputs.ids)
+        dtype = x.dtype
+        levels: list[Tensor] = []
+        slots = None
+        if inputs.images is not None:
+            copies = inputs.ids.shape[1] - inputs.images.slots.shape[1]
+            slots = functional.pad(inputs.images.slots, (0, copies))[:, :, None]
+            tokens, levels = self._encode(inputs.images)
+            x = x.masked_scatter(slots, tokens.to(dtype))
+        visible = self._visible(inputs, dtype)
+        rotary = text.rotary_emb(x, inputs.positions)
+        for index, layer in enumerate(text.layers):
+            x = layer(x, position_embeddings=rotary, attention_mask=visible)
+            if slots is not None and index < len(levels):
+                x = x + torch.zeros_like(x).masked_scatter(slots, levels[index].to(dtype))
+        normed: Tensor = text.norm(x)
+        return normed
+
+    def _visible(self, inputs: Inputs, dtype: torch.dtype) -> Visible:
+        def told(allowed: Tensor) -> Tensor:
+            if self.kernel == "fused":
+                return allowed[:, None]
+            return torch.zeros_like(allowed, dtype=dtype).masked_fill(~allowed, HIDDEN_SCORE)[:, None]
+
+        copies = None if inputs.copy_allowed is None else told(inputs.copy_allowed)
+        return Visible(told(inputs.context_allowed), copies, self.kernel)
+
+    def _encode(self, images: Images) -> tuple[Tensor, list[Tensor]]:
+        """Image tokens (T, D) in order, and the same for each deepstack level."""
+        visual = self.model.model.visual
+        if self.stock_vision:
+            grid = torch.tensor(images.grids, device=images.pixel_values.device)
+            out = self.model.model.get_image_features(images.pixel_values, grid, return_dict=True)
+            return torch.cat(list(out.pooler_output)), [torch.cat(list(f)) for f in out.deepstack_features]
+        attend: Attend = written_attention if self.kernel == "written" else fused_attention
+        kinds = list(dict.fromkeys(images.grids))
+        for grid_thw in kinds:
+            if grid_thw not in self._tables:
+                self._tables[grid_thw] = GridTables.of(visual, grid_thw)
+        if len(kinds) == 1:
+            t, h, w = kinds[0]
+            patches = images.pixel_values.unflatten(0, (-1, t * h * w))
+            tokens, *levels = encode_equal(visual, self._tables[kinds[0]], patches, attend)
+            return tokens.flatten(0, 1), [level.flatten(0, 1) for level in levels]
+        parts = images.pixel_values.split([t * h * w for t, h, w in images.grids])
+        encoded: dict[int, list[Tensor]] = {}
+        for grid_thw in kinds:
+            members = [index for index, other in enumerate(images.grids) if other == grid_thw]
+            stacked = torch.stack([parts[index] for index in members])
+            encoded_kind = encode_equal(visual, self._tables[grid_thw], stacked, attend)
+            encoded.update({index: [level[row] for level in encoded_kind] for row, index in enumerate(members)})
+        tokens, *levels = [torch.cat(level) for level in zip(*(encoded[i] for i in range(len(parts))), strict=True)]
+        return tokens, levels

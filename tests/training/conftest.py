@@ -8,12 +8,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from training.data.encode import EncodedSample
+from wamdiff2_core.chat import ChatRequest
 from wamdiff2_core.config import ImagePolicy
-from wamdiff2_core.dataset import DatasetWriter
+from wamdiff2_core.conversations import read_rgb
+from wamdiff2_core.dataset import DatasetWriter, Sample, read_dataset
+from wamdiff2_core.model.positions import prompt_positions
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from transformers import PreTrainedTokenizerBase, Qwen3VLForConditionalGeneration
 
+    from training.forward import AnswerModel
+    from training.stages.stage import TokenIds
     from wamdiff2_core.chat import ChatCodec
 
 POLICY = ImagePolicy(size_px=(64, 32), min_pixels=2048, max_pixels=2048)
@@ -78,3 +86,39 @@ def text_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for index, (prompt, answer) in enumerate(zip(PROMPTS, ANSWERS, strict=True)):
             writer.add(str(index), prompt, answer)
     return folder / "samples.jsonl"
+
+
+@pytest.fixture(scope="session")
+def encoded(codec: ChatCodec, small_model: Qwen3VLForConditionalGeneration, picture_set: Path) -> list[EncodedSample]:
+    """The samples of `picture_set`, encoded without the encoder under test."""
+    return [encode(sample, codec, small_model) for sample in read_dataset(picture_set)]
+
+
+def encode(sample: Sample, codec: ChatCodec, model: Qwen3VLForConditionalGeneration) -> EncodedSample:
+    """One sample by the parts that serving uses."""
+    import torch
+
+    images = tuple(read_rgb(path) for path in sample.images)
+    inputs = codec.encode(ChatRequest(sample.prompt, images))
+    positions = prompt_positions(inputs.input_ids, inputs.image_grid_thw, model.config.image_token_id, 2)
+    answer = torch.tensor(codec.encode_answer(sample.answer))
+    return EncodedSample(inputs.input_ids, positions, answer, inputs.pixel_values, inputs.image_grid_thw, "", "")
+
+
+@pytest.fixture
+def student(small_model: Qwen3VLForConditionalGeneration) -> Iterator[AnswerModel]:
+    """The small model as training sees it."""
+    from training.forward import AnswerModel
+
+    config = small_model.model.language_model.config
+    serving = config._attn_implementation
+    yield AnswerModel(small_model)
+    config._attn_implementation = serving
+
+
+@pytest.fixture
+def token_ids(nano_tokenizer: PreTrainedTokenizerBase, small_model: Qwen3VLForConditionalGeneration) -> TokenIds:
+    from training.stages.stage import TokenIds
+
+    t = nano_tokenizer
+    return TokenIds(t.pad_token_id, t.eos_token_id, t.mask_token_id, small_model.config.image_token_id)

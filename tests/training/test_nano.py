@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from training.command import load_stage
-from training.stage import stage_record
+from training.config import stage_record
+from training.config_file import load_stage
 from wamdiff2_core.chat import ChatRequest
 from wamdiff2_core.decode.generator import Generator
 from wamdiff2_core.model.checkpoint import Checkpoint, load_checkpoint
@@ -63,6 +63,6 @@ def test_a_turn_bends_plans_to_the_side_of_its_targets(nano: Checkpoint, side: f
 
 
 def test_record_is_that_of_its_last_stage(nano: Checkpoint) -> None:
-    stage = load_stage(Path(__file__).resolve().parents[2] / "training" / "configs" / "nano_b32_own.yaml")
+    stage, _ = load_stage(Path(__file__).resolve().parents[2] / "training" / "configs" / "nano" / "b32.yaml")
     assert nano.record is not None
-    assert nano.record == stage_record(stage, nano.tokenizer)
+    assert nano.record == stage_record(stage, nano.tokenizer.mask_token_id, nano.tokenizer.eos_token_id)

@@ -1,4 +1,4 @@
-"""A stage that is stopped and resumed ends where an unbroken one ends, and its checkpoints serve."""
+"""A stage that is stopped, killed or spread over processes ends where an unbroken one ends; checkpoints serve."""
 
 from __future__ import annotations
 
@@ -7,69 +7,147 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
+import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import yaml
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from training.command import load_stage
-from training.optimizer import OptimizerConfig, learning_rate
-from training.stage import StageConfig
-from training.trainer import STATE_NAME, Trainer, batch_rows, checkpoints
+from training.assembly import assemble, check_stage, claim, make_accelerator
+from training.checkpoints import best_checkpoint, checkpoints, resolve_checkpoint
+from training.config import OptimizerConfig, StageConfig
+from training.optimizer import parameter_groups, share_of_peak
+from training.parallel import STATE_NAME
+from training.trainer import Trainer
 from wamdiff2_core.cli.main import main
 from wamdiff2_core.config import parse
 from wamdiff2_core.errors import UserError
 
+ROOT = Path(__file__).resolve().parents[2]
 SHAPE = {"text_width": 48, "text_layers": 2, "text_heads": 2, "text_mlp": 64, "head_dim": 24, "vision_width": 32,
          "vision_layers": 2, "vision_heads": 2, "vision_mlp": 48, "deepstack_layers": [0]}
 
 
-def stage(out: Path, data: Path, **changes: Any) -> StageConfig:
-    tree = {
+def tree(out: Path, data: Path, **changes: Any) -> dict[str, Any]:
+    base: dict[str, Any] = {
+        "stage": "block_adaptation",
         "out": str(out),
-        "data": {"train": str(data), "validation": str(data), "answer_tokens": 32},
+        "data": {"train": [{"name": "test", "file": str(data)}], "validation": str(data), "answer_tokens": 32},
         "shape": SHAPE,
-        "objective": {"block_size": 16},
-        "optimizer": {"warmup_steps": 2},
-        "run": {"steps": 6, "batch_size": 2, "compiled": False, "log_every": 1, "validate_every": 3,
-                "checkpoint_every": 3},
+        "diffusion": {"block_size": 16},
+        "optimizer": {"lr": 2e-3, "warmup_steps": 2},
+        "run": {"steps": 6, "global_batch": 2, "micro_batch": 2, "log_every": 1, "validate_every": 3,
+                "checkpoint_every": 3, "trackers": []},
         "record": {"images": {"size_px": [64, 32], "min_pixels": 2048, "max_pixels": 2048}},
     }
-    return parse(StageConfig, {**tree, **changes}, "test")
+    for key, value in changes.items():
+        base[key] = {**base[key], **value} if isinstance(base.get(key), dict) and isinstance(value, dict) else value
+    return base
 
 
-def test_resumed_stage_ends_with_the_weights_of_an_unbroken_one(picture_set: Path, tmp_path: Path) -> None:
-    whole, broken = stage(tmp_path / "whole", picture_set), stage(tmp_path / "broken", picture_set)
-    Trainer(whole).train()
+def trainer(config: StageConfig) -> Trainer:
+    check_stage(config)
+    claim(config)
+    return Trainer(config, assemble(config, make_accelerator(config)))
 
-    first = Trainer(broken)
-    taken = first.loss
 
-    def interrupted(inputs: Any) -> torch.Tensor:
+def stage(out: Path, data: Path, **changes: Any) -> StageConfig:
+    return parse(StageConfig, tree(out, data, **changes), "test")
+
+
+def final_state(out: Path) -> dict[str, torch.Tensor]:
+    return load_file(checkpoints(out)[-1] / STATE_NAME)
+
+
+def losses(out: Path) -> list[tuple[int, float]]:
+    return [(line["step"], line["loss"]) for line in map(json.loads, (out / "log.jsonl").read_text().splitlines())]
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == other.keys()
+    for name, tensor in one.items():
+        assert torch.equal(tensor, other[name]), name
+
+
+def test_stopped_and_resumed_ends_with_the_weights_of_an_unbroken_run(picture_set: Path, tmp_path: Path) -> None:
+    trainer(stage(tmp_path / "whole", picture_set)).train()
+    config = stage(tmp_path / "broken", picture_set)
+    first = trainer(config)
+    taken = first._take
+
+    def interrupted(*arguments: Any) -> float:
         if first.step == 3:
             os.kill(os.getpid(), signal.SIGTERM)
-        return taken(inputs)
+        return taken(*arguments)
 
-    first.loss = interrupted
+    first._take = interrupted
     first.train()
-    assert first.step == 4
-    resumed = Trainer(broken)
-    assert resumed.step == 4
+    assert first.step == 5  # the step that runs, and the one after it, in which all processes hear of it
+    resumed = trainer(config)
+    assert resumed.step == 5
     resumed.train()
+    same(final_state(tmp_path / "whole"), final_state(tmp_path / "broken"))
+    assert losses(tmp_path / "whole") == losses(tmp_path / "broken")
 
-    states = [load_file(checkpoints(Path(config.out))[-1] / STATE_NAME) for config in (whole, broken)]
-    assert states[0].keys() == states[1].keys()
-    for name, tensor in states[0].items():
-        assert torch.equal(tensor, states[1][name]), name
-    texts = [(Path(config.out) / "log.jsonl").read_text() for config in (whole, broken)]
-    logs = [[json.loads(line) for line in text.splitlines()] for text in texts]
-    assert [line["step"] for line in logs[1]] == [1, 2, 3, 4, 5, 6]
-    assert [line["loss"] for line in logs[0]] == [line["loss"] for line in logs[1]]
+
+def launch(file: Path, processes: int = 1) -> subprocess.Popen[str]:
+    command = [sys.executable]
+    if processes > 1:
+        command += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([*command, "-m", "training", str(file)], env=environment, text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+@pytest.mark.slow
+def test_killed_without_warning_and_resumed_takes_the_same_steps(picture_set: Path, tmp_path: Path) -> None:
+    config = tree(tmp_path / "whole", picture_set, run={"steps": 60, "checkpoint_every": 1, "validate_every": 1000})
+    trainer(parse(StageConfig, config, "test")).train()
+    out = tmp_path / "killed"
+    file = tmp_path / "killed.yaml"
+    file.write_text(yaml.safe_dump({**config, "out": str(out)}))
+    child = launch(file)
+    until = time.monotonic() + 120
+    while not checkpoints(out) and time.monotonic() < until:
+        time.sleep(0.05)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    assert 0 < len(losses(out)) < 60
+    child = launch(file)
+    assert child.communicate()[0] is not None
+    assert child.returncode == 0
+    same(final_state(tmp_path / "whole"), final_state(out))
+    assert losses(tmp_path / "whole") == losses(out)
+
+
+@pytest.mark.slow
+def test_processes_and_accumulation_change_neither_losses_nor_weights(picture_set: Path, tmp_path: Path) -> None:
+    run = {"steps": 3, "global_batch": 4, "precision": "fp32", "micro_batch": 1, "validate_every": 3}
+    one = tree(tmp_path / "1x4", picture_set, run=run, diffusion={"copies": 2})
+    trainer(parse(StageConfig, one, "test")).train()
+    expected, wanted = losses(tmp_path / "1x4"), final_state(tmp_path / "1x4")
+    validated = (tmp_path / "1x4" / "log.jsonl").read_text().splitlines()[-1]
+    for name, processes, micro_batch in (("2x2", 2, 1), ("4x1", 4, 1), ("1x1", 1, 4)):
+        out, file = tmp_path / name, tmp_path / f"{name}.yaml"
+        file.write_text(yaml.safe_dump({**one, "out": str(out), "run": {**one["run"], "micro_batch": micro_batch}}))
+        child = launch(file, processes)
+        told = child.communicate()[0]
+        assert child.returncode == 0, told
+        assert [step for step, _ in losses(out)] == [1, 2, 3]
+        for (_, ours), (_, theirs) in zip(losses(out), expected, strict=True):
+            assert ours == pytest.approx(theirs, rel=1e-5)
+        for key, tensor in final_state(out).items():
+            if key.startswith("weight."):
+                torch.testing.assert_close(tensor, wanted[key], rtol=1e-4, atol=1e-5)
+        last = json.loads((out / "log.jsonl").read_text().splitlines()[-1])
+        assert last["validation_loss"] == pytest.approx(json.loads(validated)["validation_loss"], rel=1e-4)
 
 
 def test_checkpoint_is_served_by_the_core(picture_set: Path, tmp_path: Path) -> None:
@@ -79,8 +157,7 @@ def test_checkpoint_is_served_by_the_core(picture_set: Path, tmp_path: Path) -> 
     from wamdiff2_core.decode.generator import Generator
     from wamdiff2_core.model.checkpoint import load_checkpoint
 
-    trainer = Trainer(stage(tmp_path, picture_set))
-    trainer.train()
+    trainer(stage(tmp_path, picture_set)).train()
     checkpoint = load_checkpoint(checkpoints(tmp_path)[-1])
     assert checkpoint.record is not None
     assert checkpoint.record.block_sizes == (16,)
@@ -91,78 +168,108 @@ def test_checkpoint_is_served_by_the_core(picture_set: Path, tmp_path: Path) -> 
     assert len(answer.raw_ids) == 128
 
 
-def test_training_lowers_the_loss(text_set: Path, tmp_path: Path) -> None:
-    run = {"steps": 40, "batch_size": 3, "compiled": False, "log_every": 10, "checkpoint_every": 40}
-    config = stage(tmp_path, text_set, objective={"kind": "autoregressive"}, optimizer={"lr": 3e-3, "warmup_steps": 5},
-                   run=run)
-    trainer = Trainer(config)
-    before = trainer.validation_loss()
-    trainer.train()
-    assert trainer.validation_loss() < 0.5 * before
+def test_training_lowers_the_loss_and_the_best_checkpoint_is_kept(text_set: Path, tmp_path: Path) -> None:
+    run = {"steps": 40, "global_batch": 3, "micro_batch": 3, "validate_every": 10, "checkpoint_every": 10, "keep": 1}
+    config = stage(tmp_path, text_set, stage="autoregressive", optimizer={"lr": 3e-3, "warmup_steps": 5}, run=run)
+    run_of = trainer(config)
+    before = run_of.validation_loss()
+    run_of.train()
+    assert run_of.validation_loss() < 0.5 * before
+    best = best_checkpoint(tmp_path)
+    assert best is not None
+    assert resolve_checkpoint(f"{tmp_path}@best", "init") == best
+    assert len(checkpoints(tmp_path)) <= 2
 
 
 def test_a_stage_that_stops_early_keeps_its_schedule(text_set: Path, tmp_path: Path) -> None:
-    run = {"steps": 10, "stop_at": 3, "batch_size": 2, "compiled": False, "log_every": 1}
-    line = Trainer(stage(tmp_path, text_set, run=run)).train()
+    line = trainer(stage(tmp_path, text_set, run={"steps": 10, "stop_at": 3})).train()
     assert line["step"] == 3
-    assert line["lr"] == pytest.approx(learning_rate(2, OptimizerConfig(warmup_steps=2), 10), abs=1e-6)
+    share = share_of_peak(2, OptimizerConfig(warmup_steps=2), 10)
+    assert line["lr"] == pytest.approx(2e-3 * share, rel=1e-3)
 
 
-def test_own_order_stage_resumes_to_the_same_weights(picture_set: Path, tmp_path: Path) -> None:
-    run = {"steps": 3, "batch_size": 2, "compiled": False, "checkpoint_every": 1, "keep": 9}
-    config = stage(tmp_path, picture_set, objective={"block_size": 16, "own_order": True}, run=run)
-    Trainer(config).train()
-    last = checkpoints(tmp_path)[-1]
-    before = load_file(last / STATE_NAME)
-    shutil.rmtree(last)
-    Trainer(config).train()
-    after = load_file(last / STATE_NAME)
-    for name, tensor in before.items():
-        assert torch.equal(tensor, after[name]), name
+@pytest.mark.parametrize("changes", [
+    {"diffusion": {"block_size": 16, "copies": 2, "own_order": True}},
+    {"stage": "block_distillation", "distillation": {
+        "teacher": {"checkpoint": "TEACHER"}, "kd_ratio": 0.5,
+        "on_policy": {"every": 2, "max_new_tokens": 16, "denoising_steps": 2}}},
+    {"stage": "cross_scale", "distillation": {
+        "teacher": {"checkpoint": "TEACHER"}, "on_policy": {"every": 1, "max_new_tokens": 16, "denoising_steps": 2}}},
+])
+def test_stages_that_run_the_student_to_prepare_resume_to_the_same_weights(
+    picture_set: Path, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    if "distillation" in changes:
+        larger = {"shape": {**SHAPE, "text_width": 96, "text_heads": 4}, "run": {"steps": 1}}
+        trainer(stage(tmp_path / "teacher", picture_set, **larger)).train()
+        teacher = {**changes["distillation"]["teacher"], "checkpoint": str(tmp_path / "teacher")}
+        changes = {**changes, "distillation": {**changes["distillation"], "teacher": teacher}}
+    run = {"steps": 4, "checkpoint_every": 1, "keep": 9, "validate_every": 4}
+    config = stage(tmp_path / "out", picture_set, run=run, **changes)
+    trainer(config).train()
+    before = final_state(tmp_path / "out")
+    for folder in checkpoints(tmp_path / "out")[-2:]:
+        shutil.rmtree(folder)
+    trainer(config).train()
+    same(before, final_state(tmp_path / "out"))
 
 
 def test_a_block_stage_starts_from_the_weights_of_the_autoregressive_stage(text_set: Path, tmp_path: Path) -> None:
-    run = {"steps": 1, "batch_size": 2, "compiled": False, "dtype": "float32"}
-    Trainer(stage(tmp_path / "ar", text_set, objective={"kind": "autoregressive"}, run=run)).train()
+    run = {"steps": 1, "precision": "fp32"}
+    trainer(stage(tmp_path / "ar", text_set, stage="autoregressive", run=run)).train()
     saved = load_file(checkpoints(tmp_path / "ar")[-1] / "model.safetensors")
-    block = Trainer(stage(tmp_path / "b4", text_set, objective={"block_size": 4}, init=str(tmp_path / "ar"), run=run))
-    for name, weight in block.model.named_parameters():
+    config = stage(tmp_path / "b4", text_set, diffusion={"block_size": 4}, init=str(tmp_path / "ar"), run=run)
+    parts = assemble(config, make_accelerator(config))
+    for name, weight in parts.parallel.model.model.named_parameters():
         assert torch.equal(weight, saved[name]), name
-    assert block.record.label_alignment == "aligned"
-    assert block.record.block_sizes == (4,)
+    assert parts.record.label_alignment == "aligned"
+    assert parts.record.block_sizes == (4,)
 
 
 def test_rotary_frequencies_keep_fp32_when_weights_are_bf16(text_set: Path, tmp_path: Path) -> None:
-    trainer = Trainer(stage(tmp_path, text_set))
-    assert trainer.model.lm_head.weight.dtype == torch.bfloat16
-    assert trainer.model.model.language_model.rotary_emb.inv_freq.dtype == torch.float32
+    config = stage(tmp_path, text_set)
+    model = assemble(config, make_accelerator(config)).parallel.model.model
+    assert model.lm_head.weight.dtype == torch.bfloat16
+    assert model.model.language_model.rotary_emb.inv_freq.dtype == torch.float32
+
+
+def test_a_teacher_that_does_not_fit_is_refused(picture_set: Path, tmp_path: Path) -> None:
+    trainer(stage(tmp_path / "teacher", picture_set, run={"steps": 1})).train()
+    for teacher, words in (({"block_size": 8}, r"one of \[16\]"), ({"block_size": 0}, None)):
+        section = {"teacher": {"checkpoint": str(tmp_path / "teacher"), **teacher}}
+        config = stage(tmp_path / "out", picture_set, stage="block_distillation", distillation=section,
+                       diffusion={"block_size": 16})
+        if words is None:
+            assemble(config, make_accelerator(config))
+            continue
+        with pytest.raises(UserError, match=words):
+            assemble(config, make_accelerator(config))
 
 
 def test_a_folder_with_another_stage_is_refused(text_set: Path, tmp_path: Path) -> None:
-    run = {"steps": 1, "batch_size": 2, "compiled": False}
-    Trainer(stage(tmp_path, text_set, run=run)).train()
-    with pytest.raises(UserError, match="objective differ"):
-        Trainer(stage(tmp_path, text_set, objective={"block_size": 8}, run=run))
+    trainer(stage(tmp_path, text_set, run={"steps": 1})).train()
+    with pytest.raises(UserError, match="diffusion differ"):
+        trainer(stage(tmp_path, text_set, run={"steps": 1}, diffusion={"block_size": 8}))
 
 
 def test_a_folder_with_something_else_is_refused_and_left_alone(text_set: Path, tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("all of it")
     with pytest.raises(UserError, match="out: expected an empty folder, or one of an earlier training"):
-        Trainer(stage(tmp_path, text_set))
+        trainer(stage(tmp_path, text_set))
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 def stage_file(folder: Path, text_set: Path, **overrides: str) -> Path:
     values = {"out": str(folder / "out"), "train": str(text_set), "validation": "null", "init": "null"} | overrides
     file = folder / "stage.yaml"
-    file.write_text("out: {out}\ninit: {init}\ndata: {{train: {train}, validation: {validation}}}\n"
-                    .format_map(values))
+    file.write_text("stage: block_adaptation\nout: {out}\ninit: {init}\n"
+                    "data: {{train: {train}, validation: {validation}}}\n".format_map(values))
     return file
 
 
 @pytest.mark.parametrize(("given", "words"), [
-    ({"train": "none.jsonl"}, "data.train: expected a conversation file, got none.jsonl (no such file)"),
-    ({"train": "/tmp"}, "data.train: expected a conversation file, got /tmp (a folder)"),
+    ({"train": "none.jsonl"}, "data.train.none: expected a conversation file, got none.jsonl (no such file)"),
+    ({"train": "/tmp/."}, "mixture: expected"),
     ({"validation": "none.jsonl"}, "data.validation: expected a conversation file, got none.jsonl (no such file)"),
     ({"init": "runs/none"}, "init: expected a checkpoint folder"),
 ])
@@ -184,63 +291,50 @@ def test_an_out_that_cannot_be_written_to_is_told_in_one_line_too(text_set: Path
     assert stderr.count("\n") == 1
 
 
+def test_a_dry_run_tells_steps_tokens_and_memory_and_makes_nothing(text_set: Path, tmp_path: Path, capsys) -> None:
+    file = stage_file(tmp_path, text_set)
+    assert main(["train", str(file), "--dry-run", "--run.global_batch", "2", "--run.epochs", "4"]) == 0
+    told = capsys.readouterr().out
+    assert "6 steps of 2 samples" in told  # three samples, four times
+    assert "tokens a sample" in told
+    assert "GiB" in told
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_checkpoint_that_the_disk_does_not_take_is_named_and_leaves_no_part(
     text_set: Path, tmp_path: Path, monkeypatch
 ) -> None:
-    trainer = Trainer(stage(tmp_path, text_set))
-    earlier = trainer.save()
+    run = trainer(stage(tmp_path, text_set))
+    earlier = run.save()
 
     def save(*_: Any) -> None:
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
     monkeypatch.setattr("safetensors.torch.save_file", save)
-    trainer.step += 1
+    run.step += 1
     with pytest.raises(OSError, match="checkpoint-000001") as told:
-        trainer.save()
+        run.save()
     assert told.value.errno == errno.ENOSPC
     assert sorted(path.name for path in tmp_path.iterdir()) == [earlier.name, "stage.json"]
 
 
-def test_every_epoch_sees_each_row_once_and_in_another_order() -> None:
-    rows = torch.cat([batch_rows(step, size=10, batch=4, seed=3) for step in range(5)])
-    assert sorted(rows[:10].tolist()) == list(range(10))
-    assert sorted(rows[10:].tolist()) == list(range(10))
-    assert rows[:10].tolist() != rows[10:].tolist()
-    assert len(batch_rows(0, size=3, batch=8, seed=0)) == 8
-
-
 def test_rate_rises_to_the_peak_and_falls_to_the_floor() -> None:
-    config = OptimizerConfig(lr=1.0, min_lr_share=0.1, warmup_steps=10)
-    rates = [learning_rate(step, config, 1000) for step in range(1001)]
-    assert rates[0] == pytest.approx(0.1)
-    assert max(rates) == pytest.approx(1.0, abs=1e-3)
-    assert rates[-1] == pytest.approx(0.1)
-    assert all(later <= earlier for earlier, later in pairwise(rates[10:]))
+    config = OptimizerConfig(min_lr_share=0.1, warmup_share=0.01)
+    shares = [share_of_peak(step, config, 1000) for step in range(1001)]
+    assert shares[0] == pytest.approx(0.1)
+    assert max(shares) == pytest.approx(1.0, abs=1e-3)
+    assert shares[-1] == pytest.approx(0.1)
+    assert all(later <= earlier for earlier, later in pairwise(shares[10:]))
 
 
-def test_overrides_beat_the_file_and_unknown_keys_are_named(tmp_path: Path) -> None:
-    file = tmp_path / "stage.yaml"
-    file.write_text("out: a\ndata: {train: x.jsonl}\nrun: {steps: 5}\n")
-    config = load_stage(file, ["--run.steps", "7", "--out=b"])
-    assert (config.run.steps, config.out) == (7, "b")
-    with pytest.raises(UserError, match=r"run\.stepz"):
-        load_stage(file, ["--run.stepz", "7"])
-    with pytest.raises(UserError, match="--section"):
-        load_stage(file, ["run.steps=7"])
-    with pytest.raises(UserError, match="no such file"):
-        load_stage(tmp_path / "none.yaml")
-
-
-@pytest.mark.parametrize("name", ["nano_ar", "nano_b4", "nano_b8", "nano_b16", "nano_b32", "nano_b32_own"])
-def test_shipped_stage_files_are_valid(name: str) -> None:
-    folder = Path(__file__).resolve().parents[2] / "training" / "configs"
-    config = load_stage(folder / f"{name}.yaml")
-    assert config.record.planning is not None
-    assert config.record.planning.decimals == 1
-
-
-def test_a_stage_file_that_is_a_list_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "stage.yaml"
-    file.write_text("- a\n- b\n")
-    with pytest.raises(UserError, match="expected a mapping of sections"):
-        load_stage(file)
+def test_vision_mergers_and_language_learn_at_their_own_rates(small_model) -> None:
+    groups = parameter_groups(small_model.named_parameters(), OptimizerConfig(lr=3.0, vision_lr=1.0, merger_lr=2.0))
+    names = {id(parameter): name for name, parameter in small_model.named_parameters()}
+    seen = {names[id(p)]: (g["lr"], g["weight_decay"]) for g in groups for p in g["params"]}
+    assert seen.keys() == {name for name, _ in small_model.named_parameters()}
+    assert seen["model.visual.blocks.0.attn.qkv.weight"] == (1.0, 0.05)
+    assert seen["model.visual.pos_embed.weight"] == (1.0, 0.0)
+    assert seen["model.visual.merger.linear_fc1.weight"] == (2.0, 0.05)
+    assert seen["model.visual.deepstack_merger_list.0.norm.weight"] == (2.0, 0.0)
+    assert seen["model.language_model.layers.0.mlp.up_proj.weight"] == (3.0, 0.05)
+    assert seen["model.language_model.embed_tokens.weight"] == (3.0, 0.0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -160,7 +161,10 @@ def load_checkpoint(
     )
 
 
-def save_checkpoint(model: Any, tokenizer: Any, record: ServingRecord | None, folder: Path) -> None:
+def save_checkpoint(
+    model: Any, tokenizer: Any, record: ServingRecord | None, folder: Path,
+    state_dict: Mapping[str, torch.Tensor] | None = None,
+) -> None:
     """Write a folder that `load_checkpoint`, and stock transformers, can load.
 
     Args:
@@ -168,9 +172,10 @@ def save_checkpoint(model: Any, tokenizer: Any, record: ServingRecord | None, fo
         tokenizer: fast tokenizer, or None.
         record: serving record, or None.
         folder: made when missing.
+        state_dict: weights to store in place of the model's own, which may be shards.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(folder)
+    model.save_pretrained(folder, state_dict=state_dict)
     if tokenizer is not None:
         tokenizer.save_pretrained(folder)
     policy = record.images if record is not None else ImagePolicy()

@@ -1,0 +1,138 @@
+"""Stage files: bases, overrides, mixtures, upstream's own YAML, and every file that is shipped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from training.config_file import load_stage
+from wamdiff2_core.errors import UserError
+
+CONFIGS = Path(__file__).resolve().parents[2] / "training" / "configs"
+STAGES = sorted(path for folder in ("2b", "8b", "nano", "debug") for path in (CONFIGS / folder).glob("*.yaml")
+                if path.name != "base.yaml")
+UPSTREAM_BLOCK = """
+seed: 42
+step_scheduler: {global_batch_size: 128, local_batch_size: 4, ckpt_every_steps: 100, num_epochs: 5}
+model:
+  _target_: wam_diff.models.Auto.from_pretrained
+  pretrained_model_name_or_path: /models/block16
+checkpoint: {enabled: true, checkpoint_dir: /out/block32, model_save_format: torch_save}
+dataset: {_target_: wam_diff.data.make, path_or_dataset: /data/train.json}
+dataloader:
+  _target_: torchdata.StatefulDataLoader
+  num_workers: 8
+  collate_fn: {_target_: wam_diff.data.collate, block_size: 32, max_len: 8192, prior_dist: Mask, mask_ratio_min: 0.1}
+optimizer: {_target_: torch.optim.AdamW, lr: 4.0e-5, merger_lr: 4.0e-5, visual_lr: 2.0e-6, weight_decay: 0.05}
+clip_grad_norm: {max_norm: 1.0}
+"""
+UPSTREAM_DISTIL = UPSTREAM_BLOCK + """
+student_model: {_target_: x, pretrained_model_name_or_path: /models/2b-block32}
+teacher_model: {_target_: x, pretrained_model_name_or_path: /models/8b-block32}
+kd_ratio: 1.0
+kd_loss_fn: {_target_: wam_diff.loss.Block_JSDLoss, temperature: 1.0, beta: 0.5}
+generate_interval: 2
+max_new_tokens: 512
+denoising_steps: 32
+teacher_block_size: 32
+"""
+
+
+def write(folder: Path, text: str, name: str = "stage.yaml") -> Path:
+    file = folder / name
+    file.write_text(text)
+    return file
+
+
+def test_overrides_beat_the_file_and_unknown_keys_are_named(tmp_path: Path) -> None:
+    file = write(tmp_path, "stage: block_adaptation\nout: a\ndata: {train: x/y.jsonl}\nrun: {steps: 5}\n")
+    config, translated = load_stage(file, ["--run.steps", "7", "--out=b", "--diffusion.block_size", "8"])
+    assert (config.run.steps, config.out, config.diffusion.block_size, translated) == (7, "b", 8, None)
+    assert [(source.name, source.file) for source in config.data.train] == [("x", "x/y.jsonl")]
+    for wrong, words in ((["--run.stepz", "7"], r"run\.stepz"), (["run.steps=7"], "--section"),
+                         (["--run.steps"], "a value after it"), (["--run.steps", "many"], r"run\.steps")):
+        with pytest.raises(UserError, match=words):
+            load_stage(file, wrong)
+
+
+def test_bases_are_read_first_and_sections_merge(tmp_path: Path) -> None:
+    write(tmp_path, "out: below\nrun: {steps: 5, seed: 1}\nstage: autoregressive\n", "one.yaml")
+    write(tmp_path, "base: one.yaml\nrun: {seed: 2}\ndata: {train: a.jsonl}\n", "two.yaml")
+    config, _ = load_stage(write(tmp_path, "base: [two.yaml]\nrun: {micro_batch: 3}\n"))
+    assert (config.out, config.run.steps, config.run.seed, config.run.micro_batch) == ("below", 5, 2, 3)
+    write(tmp_path, "base: stage.yaml\n", "loop.yaml")
+    with pytest.raises(UserError, match="in a circle"):
+        load_stage(write(tmp_path, "base: loop.yaml\n"))
+    with pytest.raises(UserError, match="no such file"):
+        load_stage(write(tmp_path, "base: none.yaml\n"))
+
+
+def test_a_mixture_beside_the_file_gives_its_sources(tmp_path: Path) -> None:
+    write(tmp_path, "sources: [{name: a, file: a.jsonl, weight: 2.0}, {name: b, file: b.jsonl}]\n", "mix.yaml")
+    config, _ = load_stage(write(tmp_path, "stage: autoregressive\nout: o\ndata: {train: mix.yaml}\n"))
+    assert [(source.name, source.weight) for source in config.data.train] == [("a", 2.0), ("b", 1.0)]
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("- a\n- b\n", "a mapping of sections"),
+    ("a: [1\n", "valid YAML"),
+    ("stage: autoregressive\nout: o\ndata: {train: none.yaml}\n", "a readable YAML file"),
+    ("stage: autoregressive\nout: o\ndata: {train: []}\n", "at least one source"),
+    ("stage: block_distillation\nout: o\ndata: {train: a.jsonl}\n", "distillation: expected a section"),
+    ("stage: adapt\nout: o\ndata: {train: a.jsonl}\n", "stage"),
+])
+def test_what_is_wrong_with_a_file_is_told(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        load_stage(write(tmp_path, text))
+
+
+def test_upstreams_block_file_is_taken_over_and_the_rest_is_listed(tmp_path: Path) -> None:
+    config, translated = load_stage(write(tmp_path, UPSTREAM_BLOCK), ["--run.steps", "3"])
+    assert translated is not None
+    assert config.stage == "block_adaptation"
+    assert (config.out, config.init, config.diffusion.block_size) == ("/out/block32", "/models/block16", 32)
+    assert (config.diffusion.mask, config.diffusion.loss, config.diffusion.full_share) == ("upstream", "upstream", 0.0)
+    assert (config.optimizer.lr, config.optimizer.vision_lr, config.optimizer.merger_lr) == (4e-5, 2e-6, 4e-5)
+    assert (config.run.global_batch, config.run.micro_batch, config.run.epochs) == (128, 4, 5)
+    assert config.data.train[0].file == "/data/train.json"
+    unknown = dict(translated.unknown)
+    assert unknown["dataloader.collate_fn.mask_ratio_min"] == 0.1
+    assert unknown["checkpoint.model_save_format"] == "torch_save"
+    assert "mask_ratio_min" in "".join(translated.lines())
+
+
+def test_upstreams_distillation_file_names_teacher_and_policy(tmp_path: Path) -> None:
+    config, _ = load_stage(write(tmp_path, UPSTREAM_DISTIL))
+    assert config.stage == "block_distillation"
+    assert config.init == "/models/2b-block32"
+    assert config.distillation is not None
+    assert config.distillation.teacher.checkpoint == "/models/8b-block32"
+    assert config.distillation.teacher.block_size == 32
+    assert config.distillation.on_policy is not None
+    assert (config.distillation.on_policy.every, config.distillation.on_policy.denoising_steps) == (2, 32)
+
+
+def test_another_noise_than_the_mask_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="prior_dist: expected Mask"):
+        load_stage(write(tmp_path, UPSTREAM_BLOCK.replace("prior_dist: Mask", "prior_dist: Uniform")))
+
+
+@pytest.mark.parametrize("file", STAGES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_shipped_stage_files_are_valid_and_open_with_their_launch_line(file: Path) -> None:
+    config, _ = load_stage(file)
+    assert config.out.startswith("runs/")
+    comments = [line for line in file.read_text().splitlines() if line.startswith("#")]
+    assert any(str(file.relative_to(CONFIGS.parents[1])) in line for line in comments)
+    if config.stage != "autoregressive":
+        assert config.init is not None
+
+
+def test_published_optimiser_settings_stand_in_the_large_stages() -> None:
+    for size in ("2b", "8b"):
+        for stage in ("b4", "b8", "b16", "b32"):
+            config, _ = load_stage(CONFIGS / size / f"{stage}.yaml")
+            assert (config.optimizer.lr, config.optimizer.vision_lr, config.run.global_batch) == (4e-5, 2e-6, 128)
+            assert (config.run.epochs, config.optimizer.weight_decay, config.optimizer.warmup_share) == (5, 0.05, 0.1)
+        distil, _ = load_stage(CONFIGS / size / "distil_b32.yaml")
+        assert (distil.optimizer.lr, distil.optimizer.merger_lr, distil.optimizer.vision_lr) == (2e-6, 2e-6, 2e-6)

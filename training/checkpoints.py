@@ -1,0 +1,97 @@
+"""Checkpoint folders of a run: an ordinary Hugging Face folder each, with the trainer's state beside the weights.
+
+A folder appears complete or not at all. The newest few are kept, and the one with the lowest validation loss.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from wamdiff2_core.errors import UserError
+from wamdiff2_core.journal import replace_file
+
+STEP_NAME = "trainer.json"
+BEST_NAME = "best.json"
+
+
+def checkpoints(out: Path) -> list[Path]:
+    """Checkpoint folders of a run, oldest first."""
+    return sorted(out.glob("checkpoint-*"))
+
+
+def step_of(folder: Path) -> int:
+    """Optimiser steps that a checkpoint has taken."""
+    return int(json.loads((folder / STEP_NAME).read_text())["step"])
+
+
+def best_checkpoint(out: Path) -> Path | None:
+    """The checkpoint with the lowest validation loss; None when there was no validation."""
+    note = out / BEST_NAME
+    if not note.is_file():
+        return None
+    folder = out / str(json.loads(note.read_text())["checkpoint"])
+    return folder if folder.is_dir() else None
+
+
+def resolve_checkpoint(name: str, field: str) -> Path:
+    """The checkpoint that `name` means: a checkpoint folder, or the newest of a run; `RUN@best` is the best of a run.
+
+    Raises:
+        UserError: there is none.
+    """
+    run, _, which = name.partition("@")
+    folder = Path(run)
+    if not folder.is_dir() or which not in ("", "best"):
+        raise UserError(field, "a checkpoint folder, the folder of an earlier stage, or FOLDER@best", name)
+    if which == "best":
+        best = best_checkpoint(folder)
+        if best is None:
+            raise UserError(field, "a run with a validation loss", name, "name the folder without @best")
+        return best
+    newest = checkpoints(folder)
+    return newest[-1] if newest else folder
+
+
+class CheckpointWriter:
+    """Writes the checkpoints of a run.
+
+    Attributes:
+        out: the run's folder.
+    """
+
+    def __init__(self, out: Path, keep: int) -> None:
+        self.out, self._keep = out, keep
+
+    def draft(self, step: int) -> Path:
+        """An empty folder to write checkpoint `step` into."""
+        folder = self.out / f".checkpoint-{step:06d}.draft"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        return folder
+
+    def publish(self, draft: Path, step: int, validation_loss: float | None) -> Path:
+        """Make a written draft the newest checkpoint, and drop what is no longer kept."""
+        (draft / STEP_NAME).write_text(json.dumps({"step": step, "validation_loss": validation_loss}) + "\n")
+        folder = self.out / f"checkpoint-{step:06d}"
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(draft, folder)
+        if validation_loss is not None and validation_loss < self._best():
+            note: dict[str, Any] = {"checkpoint": folder.name, "validation_loss": validation_loss}
+            replace_file(self.out / BEST_NAME, json.dumps(note) + "\n")
+        best = best_checkpoint(self.out)
+        for old in checkpoints(self.out)[: -self._keep]:
+            if old != best:
+                shutil.rmtree(old)
+        return folder
+
+    def discard(self, draft: Path) -> None:
+        """Remove a draft that could not be written."""
+        shutil.rmtree(draft, ignore_errors=True)
+
+    def _best(self) -> float:
+        note = self.out / BEST_NAME
+        return float(json.loads(note.read_text())["validation_loss"]) if note.is_file() else float("inf")

@@ -1,0 +1,142 @@
+"""Upstream's own YAML files (`configs/training/block*.yaml`, `configs/distillation/distil.yaml`) as stages.
+
+What a key means is taken over where the trainer here has the same thing; what has no meaning here is listed, never
+dropped in silence. Sources: the authors' repository at 0a13b29.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from wamdiff2_core.errors import UserError
+
+
+@dataclass(frozen=True)
+class Translated:
+    """An upstream file as a stage.
+
+    Attributes:
+        stage: tree of `config.StageConfig`.
+        mapped: (upstream key, key here) for each key that was taken over.
+        unknown: keys without a meaning here, with their values.
+    """
+
+    stage: dict[str, Any]
+    mapped: tuple[tuple[str, str], ...]
+    unknown: tuple[tuple[str, Any], ...]
+
+    def lines(self) -> list[str]:
+        """What became of the keys, to be printed."""
+        taken = [f"{old} -> {new}" for old, new in self.mapped]
+        left = [f"{key} = {value!r}" for key, value in self.unknown]
+        return [f"taken over: {', '.join(taken)}", f"without meaning here: {', '.join(left) or 'nothing'}"]
+
+
+# Key of upstream's files, by its last parts -> key here.
+KEYS: Mapping[str, str] = {
+    "seed": "run.seed",
+    "step_scheduler.global_batch_size": "run.global_batch",
+    "step_scheduler.local_batch_size": "run.micro_batch",
+    "step_scheduler.num_epochs": "run.epochs",
+    "step_scheduler.ckpt_every_steps": "run.checkpoint_every",
+    "step_scheduler.val_every_steps": "run.validate_every",
+    "step_scheduler.max_steps": "run.steps",
+    "rng.seed": "run.seed",
+    "optimizer.lr": "optimizer.lr",
+    "optimizer.merger_lr": "optimizer.merger_lr",
+    "optimizer.visual_lr": "optimizer.vision_lr",
+    "optimizer.weight_decay": "optimizer.weight_decay",
+    "optimizer.betas": "optimizer.betas",
+    "visual_lr": "optimizer.vision_lr",
+    "merger_lr": "optimizer.merger_lr",
+    "clip_grad_norm.max_norm": "optimizer.clip_norm",
+    "max_grad_norm": "optimizer.clip_norm",
+    "checkpoint.checkpoint_dir": "out",
+    "model.pretrained_model_name_or_path": "init",
+    "student_model.pretrained_model_name_or_path": "init",
+    "teacher_model.pretrained_model_name_or_path": "distillation.teacher.checkpoint",
+    "dataloader.collate_fn.block_size": "diffusion.block_size",
+    "dataloader.collate_fn.teacher_block_size": "distillation.teacher.block_size",
+    "dataloader.collate_fn.max_len": "data.prompt_tokens",
+    "dataloader.num_workers": "data.workers",
+    "dataset.path_or_dataset": "data.train",
+    "dataset.data_path": "data.train",
+    "validation_dataset.path_or_dataset": "data.validation",
+    "kd_ratio": "distillation.kd_ratio",
+    "kd_loss_fn.temperature": "distillation.temperature",
+    "kd_loss_fn.beta": "distillation.beta",
+    "on_policy.generate_interval": "distillation.on_policy.every",
+    "on_policy.max_new_tokens": "distillation.on_policy.max_new_tokens",
+    "on_policy.denoising_steps": "distillation.on_policy.denoising_steps",
+    "on_policy.generate_temperature": "distillation.on_policy.temperature",
+    "generate_interval": "distillation.on_policy.every",
+    "max_new_tokens": "distillation.on_policy.max_new_tokens",
+    "denoising_steps": "distillation.on_policy.denoising_steps",
+    "generate_temperature": "distillation.on_policy.temperature",
+    "block_size": "diffusion.block_size",
+    "teacher_block_size": "distillation.teacher.block_size",
+}
+
+
+def is_upstream(tree: Mapping[str, Any]) -> bool:
+    """Whether a YAML tree is one of upstream's: it says what to build by `_target_`."""
+    return any(isinstance(value, dict) and "_target_" in value for value in tree.values()) or "step_scheduler" in tree
+
+
+def translate(tree: Mapping[str, Any], file: Path) -> Translated:
+    """Take an upstream configuration over; its loss form, mask and noise are named as they are here.
+
+    Raises:
+        UserError: it asks for another noise than the absorbing mask.
+    """
+    stage: dict[str, Any] = {
+        "diffusion": {"mask": "upstream", "loss": "upstream", "full_share": 0.0, "copies": 1},
+        "data": {"over_long": "refuse"},
+        "record": {"mask_kind": "upstream"},
+    }
+    mapped: list[tuple[str, str]] = []
+    unknown: list[tuple[str, Any]] = []
+    distils = any("teacher" in str(key) for key in tree)
+    for dotted, value in _leaves(tree):
+        if dotted.endswith("prior_dist") and value != "Mask":
+            raise UserError(f"{file}: {dotted}", "Mask: the absorbing state is the only noise here", value)
+        key = _known(dotted)
+        if key is None or (key.startswith("distillation") and not distils):
+            if not dotted.endswith("_target_"):
+                unknown.append((dotted, value))
+            continue
+        _put(stage, tuple(key.split(".")), value)
+        mapped.append((dotted, key))
+    stage["stage"] = "block_distillation" if distils else "block_adaptation"
+    if distils and _on_policy_off(tree):
+        stage.get("distillation", {}).pop("on_policy", None)
+    stage.setdefault("out", f"runs/{file.stem}")
+    return Translated(stage, tuple(mapped), tuple(unknown))
+
+
+def _leaves(tree: Mapping[str, Any], above: str = "") -> list[tuple[str, Any]]:
+    leaves: list[tuple[str, Any]] = []
+    for key, value in tree.items():
+        name = f"{above}{key}"
+        leaves.extend(_leaves(value, f"{name}.") if isinstance(value, dict) else [(name, value)])
+    return leaves
+
+
+def _known(dotted: str) -> str | None:
+    parts = dotted.split(".")
+    tails = (".".join(parts[first:]) for first in range(len(parts)))
+    return next((KEYS[tail] for tail in tails if tail in KEYS), None)
+
+
+def _put(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    for key in path[:-1]:
+        tree = tree.setdefault(key, {})
+    tree[path[-1]] = value
+
+
+def _on_policy_off(tree: Mapping[str, Any]) -> bool:
+    return any(name.rsplit(".", 1)[-1] in ("on_policy", "enabled") and value is False
+               for name, value in _leaves(tree) if "on_policy" in name)
