@@ -41,7 +41,7 @@ def main() -> None:
     full, rows, long = results
     print(f"rows over full: {rows['samples_per_s'] / full['samples_per_s']:.1f} x samples/s, "
           f"{full['peak_mib'] / rows['peak_mib']:.1f} x less memory; "
-          f"a prompt of {4 * chosen.prompt} tokens takes {long['peak_mib'] - rows['peak_mib']:.0f} MiB more than one of "
+          f"{4 * chosen.prompt} prompt tokens take {long['peak_mib'] - rows['peak_mib']:.0f} MiB more than "
           f"{chosen.prompt} (its logits alone would take "
           f"{3 * chosen.prompt * VOCABULARY * 4 / 2**20:.0f} MiB)")
 

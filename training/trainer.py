@@ -104,16 +104,15 @@ class Trainer:
         """Mean loss on the validation set, with the same noise every time."""
         size, samples = self.config.run.micro_batch, self._parts.validation
         rank, world = self._accelerator.process_index, self._accelerator.num_processes
+        stage = self._parts.plain_stage
         chunks = [tuple(range(i, min(i + size, len(samples)))) for i in range(0, len(samples), size)]
-        sums = torch.zeros(2, dtype=torch.float64)
-        for slots in chunks[rank::world]:
-            prepared = self._parts.plain_stage.prepare(
-                [samples[slot] for slot in slots], Slots(seeds.VALIDATION, -1, slots)
-            )
-            loss, _ = self._parts.plain_stage.loss(prepared, prepared.totals)
-            sums += torch.tensor([float(loss) * len(slots), len(slots)], dtype=torch.float64)
-        total, count = self._reduce(sums).tolist()
-        return total / count
+        prepared = [
+            stage.prepare([samples[slot] for slot in slots], Slots(seeds.VALIDATION, -1, slots))
+            for slots in chunks[rank::world]
+        ]
+        totals, _ = self._agree(prepared)
+        shares = [float(stage.loss(part, totals)[0]) for part in prepared]
+        return float(self._reduce(torch.tensor([sum(shares)], dtype=torch.float64)))
 
     def save(self) -> Path:
         """Write a checkpoint folder, complete or not at all."""

@@ -44,7 +44,7 @@ def tree(out: Path, data: Path, **changes: Any) -> dict[str, Any]:
         "diffusion": {"block_size": 16},
         "optimizer": {"lr": 2e-3, "warmup_steps": 2},
         "run": {"steps": 6, "global_batch": 2, "micro_batch": 2, "log_every": 1, "validate_every": 3,
-                "checkpoint_every": 3, "trackers": []},
+                "checkpoint_every": 3, "trackers": [], "threads": 1},
         "record": {"images": {"size_px": [64, 32], "min_pixels": 2048, "max_pixels": 2048}},
     }
     for key, value in changes.items():
