@@ -50,6 +50,46 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
+        "training",
+        "loss grows with the number of micro-batches",
+        "training/losses.py",
+        "return counted / max(totals.tokens, 1.0)",
+        "return counted / max(float(counted.sum()), 1.0)",
+        "tests/training/test_stages.py",
+    ),
+    Mutant(
+        "training",
+        "noise depends on who computes a sample",
+        "training/stages/block_adaptation.py",
+        "generator=seeds.generator(slots.seed, slots.step, slot, seeds.NOISE),",
+        "generator=seeds.generator(slots.seed, slots.step, len(drawn), seeds.NOISE),",
+        "tests/training/test_stages.py",
+    ),
+    Mutant(
+        "training",
+        "a teacher with smaller blocks is asked about padding it never saw",
+        "training/stages/block_distillation.py",
+        "else padded(answer_lengths, self.view.block_size)",
+        "else padded(answer_lengths, 1024)",
+        "tests/training/test_stages.py",
+    ),
+    Mutant(
+        "training",
+        "on-policy states show tokens that decoding had not fixed yet",
+        "training/trajectories.py",
+        "masked = fixed_at >= steps.clamp(max=last)",
+        "masked = fixed_at > steps.clamp(max=last)",
+        "tests/training/test_stages.py",
+    ),
+    Mutant(
+        "training",
+        "a resumed run forgets the optimiser's moments",
+        "training/optimizer.py",
+        'for key in ("step", "exp_avg", "exp_avg_sq")',
+        'for key in ("step",)',
+        "tests/training/test_trainer.py",
+    ),
+    Mutant(
         "criteria",
         "a red light is run when the front crosses the line, not the tail",
         "carla_bridge/leaderboard/criteria_rules.py",

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Trains one stage on this machine's accelerators, by the environment that the authors' scripts use:
+#   NUM_GPUS             processes; default: all accelerators, or 1
+#   CONFIG_PATH          stage file; EXPERIMENT_CONFIG is another name for it
+#   ACCELERATE_CONFIG    accelerate configuration; default: training/configs/accelerate/fsdp2_8gpu.yaml for several
+# Further arguments override the stage file: tools/train.sh --run.steps 100
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+config=${CONFIG_PATH:-${EXPERIMENT_CONFIG:-}}
+[ -n "$config" ] || { echo "error: CONFIG_PATH: expected a stage file, got nothing" >&2; exit 2; }
+bin=.venv/bin
+[ -x "$bin/accelerate" ] || { echo "error: .venv: expected accelerate in it, got none; run make setup" >&2; exit 2; }
+processes=${NUM_GPUS:-$("$bin/python" -c 'import torch; print(max(1, torch.accelerator.device_count()))')}
+if [ "$processes" = 1 ]; then
+  exec "$bin/python" -m training "$config" "$@"
+fi
+exec "$bin/accelerate" launch --config_file "${ACCELERATE_CONFIG:-training/configs/accelerate/fsdp2_8gpu.yaml}" \
+  --num_processes "$processes" -m training "$config" "$@"
