@@ -122,7 +122,8 @@ def test_every_path_is_there(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=ids(PAGES))
 def test_every_module_and_make_target_is_there(page: Path) -> None:
     text = page.read_text()
-    for name in set(re.findall(r"\b(?:carla_bridge|wamdiff2_core|wamdiff2_ros|training|benchmarks)(?:\.(?!md\b)\w+)+", text)):
+    folders = "carla_bridge|wamdiff2_core|wamdiff2_ros|training|benchmarks"
+    for name in set(re.findall(rf"\b(?:{folders})(?:\.(?!md\b)\w+)+", text)):
         parts, attributes = name.split("."), []
         while not any(ROOT.joinpath(*parts).with_suffix(suffix).exists() for suffix in (".py", "")):
             attributes.insert(0, parts.pop())
