@@ -24,6 +24,7 @@ import math
 import os
 import re
 import shlex
+import signal
 import socket
 import struct
 import subprocess
@@ -42,6 +43,7 @@ MAX_BODY_BYTES = 64 * 2**20
 MAX_DEPTH = 32
 MAX_RESTARTS = 3
 STANDING_MPS = 0.1
+STOP_S = 5.0
 
 
 def get_entry_point():
@@ -288,10 +290,10 @@ class PlannerProcess:
                     f"cannot start the planner with {python}: {error}; set WAMDIFF2_PYTHON"
                 ) from None
         self._line = b""
-        reader = threading.Thread(target=self._read_ready, daemon=True)
-        reader.start()
-        reader.join(timeout_s)
-        late = reader.is_alive()
+        self._reader = threading.Thread(target=self._read_ready, daemon=True)
+        self._reader.start()
+        self._reader.join(timeout_s)
+        late = self._reader.is_alive()
         found = re.match(rb"ready 127\.0\.0\.1:(\d+) ", self._line)
         if not found:
             self.stop()
@@ -310,14 +312,19 @@ class PlannerProcess:
             return f"exit code {self._process.returncode}"
 
     def stop(self):
-        """End it; safe to call twice."""
-        for end in (self._process.terminate, self._process.kill):
-            if self._process.poll() is not None:
-                break
-            end()
+        """End it, and what it has started; safe to call twice. It takes three times `STOP_S` at most."""
+        if self._process.stdout.closed:
+            return
+        # SIGKILL in any case: what it has started may have stayed.
+        for signum in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signum)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(5.0)
-        self._process.stdout.close()
+                self._process.wait(STOP_S)
+        # Closing the pipe would wait for the thread that reads it.
+        self._reader.join(STOP_S)
+        if not self._reader.is_alive():
+            self._process.stdout.close()
 
 
 class PlannerLink:

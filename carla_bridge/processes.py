@@ -173,7 +173,10 @@ class ManagedProcess:
                 LOG.warning("%s did not end on %s", self.name, signum.name)
         # Grandchildren may have stayed when their parent ended in good order.
         self._signal_group(signal.SIGKILL)
-        self._process.wait()
+        try:
+            self._process.wait(patience_s)
+        except subprocess.TimeoutExpired:  # inside the kernel, as on a network file system that is gone
+            LOG.error("%s, process %d, did not end on SIGKILL", self.name, self.pid)
         self._log.close()
 
     def _signal_group(self, signum: signal.Signals) -> None:

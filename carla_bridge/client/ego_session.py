@@ -67,6 +67,15 @@ class EgoSession:
         return self._client
 
     @property
+    def lost(self) -> bool:
+        """Whether a call has failed, as to a server that has ended or hangs."""
+        return self._lost
+
+    def limit_calls(self, timeout_s: float | None = None) -> None:
+        """Let further calls wait for the server so long at most, wall clock; None: as long as it was made with."""
+        self._client.set_timeout(self._timeout_s if timeout_s is None else timeout_s)
+
+    @property
     def ego_id(self) -> int:
         """Actor id of the ego vehicle."""
         return int(self._ego.id)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 LIFTS_M = (0.1, 0.3, 0.6, 1.0)  # CARLA refuses to spawn what touches the ground
 HELD_LIGHT_S = 10_000.0
+CLOSE_S = 5.0
 CARLA_LIGHTS = {
     LightState.RED: carla.TrafficLightState.Red,
     LightState.YELLOW: carla.TrafficLightState.Yellow,
@@ -241,13 +242,19 @@ class Stage:
                 LOG.debug("command for actor %s: %s", response.actor_id, response.error)
 
     def close(self) -> None:
-        """Take everything away; never raises."""
+        """Take everything away; never raises, and never waits for a server that another call has lost."""
+        if self.simulation.lost:
+            return
         try:
             self.release_lights()
             self.remove(list(self._actors))
+            # The library sends a batch without giving up the interpreter: nobody else could end the wait.
+            self.simulation.limit_calls(CLOSE_S)
             self._send()
         except RuntimeError as error:
             LOG.warning("scenario actors were not all taken away: %s", error)
+        finally:
+            self.simulation.limit_calls()
 
     def _send(self) -> list[Any]:
         """Send what was collected, as one batch; the answers."""

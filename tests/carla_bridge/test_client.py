@@ -22,6 +22,8 @@ from carla_bridge.processes import ManagedProcess, free_ports, wait_for_port  # 
 from carla_bridge.routes.navigation import Navigator  # noqa: E402
 from carla_bridge.routes.route_file import load_routes  # noqa: E402
 from carla_bridge.routes.route_planner import RoutePlanner  # noqa: E402
+from carla_bridge.scenarios.places import Spot  # noqa: E402
+from carla_bridge.scenarios.stage import Stage  # noqa: E402
 from wamdiff2_core.config import CameraSpec, TargetRule  # noqa: E402
 from wamdiff2_core.control.controller import Controller, PlanInMap  # noqa: E402
 from wamdiff2_core.errors import InfrastructureError, UserError  # noqa: E402
@@ -217,6 +219,23 @@ def test_the_end_of_a_server_of_ones_own_is_noticed_within_two_seconds(own_serve
         with pytest.raises(InfrastructureError, match=r"^embedded server was ended by SIGKILL$"):
             simulation.tick()
     assert 0.3 <= time.monotonic() - began < 2.0  # leaving the world behind is part of it
+
+
+def test_what_scenarios_have_put_into_a_server_that_hangs_costs_one_wait_for_all_of_them(
+    own_server, demo_start: Pose2D, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("carla_bridge.scenarios.stage.CLOSE_S", 1.0)
+    process, port = own_server
+    with Simulation(port=port, ego_pose=demo_start, cameras=[], inertial=False) as simulation:
+        stages = [Stage(simulation, np.random.default_rng(k)) for k in range(3)]
+        for k, stage in enumerate(stages):
+            stage.spawn("vehicle.audi.tt", Spot(Pose2D(500.0 + 20.0 * k, 500.0, 0.0), 0.0))
+        os.kill(process.pid, signal.SIGSTOP)
+        began = time.monotonic()
+        for stage in stages:
+            stage.close()
+        assert time.monotonic() - began < 2.0
+    os.kill(process.pid, signal.SIGCONT)
 
 
 def test_a_server_of_ones_own_that_has_ended_is_not_connected_to(own_server, demo_start: Pose2D) -> None:

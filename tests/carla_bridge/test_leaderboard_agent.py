@@ -101,6 +101,7 @@ def test_metric_info_has_every_tick_in_the_folder_of_each_route(seen: dict[str, 
 PROBE = """
 import os, sys, time
 import numpy as np
+import leaderboard.autoagents.autonomous_agent  # the evaluator has it before it sees the agent's folder
 sys.path.insert(0, {folder!r})
 import leaderboard_agent as module
 agent = module.WamDiff2Agent("127.0.0.1", 0, 0)
@@ -174,6 +175,28 @@ time.sleep(50)
     output = probe(python38, "/nowhere+save", failed=alive, **environment)
     assert said in output
     assert "alive False" in output
+
+
+def test_a_planner_that_ignores_its_end_and_its_children_are_killed_in_time(tmp_path: Path) -> None:
+    """The child holds the pipe that the agent reads: closing it must not wait for that."""
+    program, note = tmp_path / "python", tmp_path / "pids"
+    program.write_text(f"""#!{sys.executable}
+import os, pathlib, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = os.fork()
+if child:
+    pathlib.Path({str(note)!r}).write_text(f"{{os.getpid()}} {{child}}")
+time.sleep(50)
+""")
+    program.chmod(0o755)
+    environment = {"WAMDIFF2_PYTHON": str(program), "WAMDIFF2_START_S": "1", "SAVE_PATH": str(tmp_path)}
+    # Of one that has ended, and that nobody has asked for its exit code, the command line is empty.
+    lines = f"[os.popen('cat /proc/' + pid + '/cmdline 2>&-').read() for pid in open({str(note)!r}).read().split()]"
+    alive = f"print('alive', [bool(line) for line in {lines}])"
+    said = probe(Path(sys.executable), "/nowhere+save", failed=f"time.sleep(0.2); {alive}", **environment)
+    assert "not ready within 1 s" in said
+    assert "alive [False, False]" in said
+    assert int(said.split()[-1]) < 30  # and not as long as the child would have held the pipe
 
 
 def test_a_planner_that_went_away_means_braking_to_a_stand_and_then_an_error(python38: Path) -> None:

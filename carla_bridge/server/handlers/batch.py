@@ -11,7 +11,7 @@ from typing import Any
 from carla_bridge.server.handlers import actors, motion, signals, vehicle_parts, vehicles, walkers
 from carla_bridge.server.protocol import wire
 from carla_bridge.server.protocol.arguments import RpcError, optional, transform, whole
-from carla_bridge.server.protocol.rpc import LOG, MethodTable
+from carla_bridge.server.protocol.rpc import LOG, Envelope, Method, MethodTable
 from carla_bridge.server.world import World
 
 METHODS = MethodTable()
@@ -39,6 +39,7 @@ _COMMANDS: dict[int, Callable[..., Any]] = {  # index of the variant -> what a s
     19: motion.set_actor_location,
     21: signals.set_traffic_light_state,
 }
+_METHODS = {index: Method.of(function, Envelope.VALUE) for index, function in _COMMANDS.items()}
 
 
 @METHODS.returns_bare
@@ -76,11 +77,11 @@ def _run(world: World, command: Any, spawned_id: int | None = None) -> int:
     arguments = body[1:]
     if index == DESTROY:
         actors.destroy(world, actor_id)
-    elif index in _COMMANDS:
-        try:
-            _COMMANDS[index](world, actor_id, *arguments)
-        except TypeError as error:
-            raise RpcError(f"batch command {index}: wrong arguments ({error})") from error
+    elif index in _METHODS:
+        method = _METHODS[index]
+        if not method.accepts(len(body)):
+            raise RpcError(f"batch command {index}: cannot be called with {len(arguments)} arguments")
+        method.function(world, actor_id, *arguments)
     else:
         raise RpcError(f"batch command {index} is not known to the embedded server")
     return actor_id
@@ -97,6 +98,8 @@ def _spawn(world: World, body: list) -> int:
             _run(world, command, spawned_id=actor.id)
         except RpcError as error:  # the actor is there: as in CARLA its id is the answer
             LOG.warning("a command after a spawn failed: %s", error)
+        except Exception:
+            LOG.exception("a command after a spawn failed")
     return actor.id
 
 

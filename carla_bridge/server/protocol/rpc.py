@@ -69,6 +69,15 @@ class Method:
     min_arguments: int
     max_arguments: float
 
+    @classmethod
+    def of(cls, function: Callable[..., Any], envelope: Envelope) -> Method:
+        """A function, with what its signature says about its arguments."""
+        parameters = list(inspect.signature(function).parameters.values())[1:]
+        positional = [p for p in parameters if p.kind is not p.VAR_POSITIONAL]
+        least = sum(p.default is p.empty for p in positional)
+        most = len(positional) if len(positional) == len(parameters) else float("inf")
+        return cls(function, envelope, least, most)
+
     def accepts(self, count: int) -> bool:
         """Whether it can be called with this many arguments."""
         return self.min_arguments <= count <= self.max_arguments
@@ -90,11 +99,7 @@ class MethodTable(dict[str, Method]):
         return self._register(function, Envelope.BARE)
 
     def _register(self, function: F, envelope: Envelope) -> F:
-        parameters = list(inspect.signature(function).parameters.values())[1:]
-        positional = [p for p in parameters if p.kind is not p.VAR_POSITIONAL]
-        least = sum(p.default is p.empty for p in positional)
-        most = len(positional) if len(positional) == len(parameters) else float("inf")
-        self[function.__name__] = Method(function, envelope, least, most)
+        self[function.__name__] = Method.of(function, envelope)
         return function
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from carla_bridge.server.geometry.scene import BoxKind, StaticBox
-from carla_bridge.server.handlers import refused
+from carla_bridge.server.handlers import batch, refused
 from carla_bridge.server.protocol.dialect import DIALECTS
+from carla_bridge.server.protocol.rpc import Envelope, Method
 from carla_bridge.server.world import World
 from tests.carla_bridge.server.rpc_calls import METHODS, call, value
 
@@ -148,6 +149,25 @@ def test_every_command_of_a_batch_is_understood(make_world: Callable[..., World]
     assert failed == {}
     assert refusal_of(call(world, "apply_batch", [[[21, [99, 0]]]], False)[0]).find("99") >= 0
     assert refusal_of(call(world, "apply_batch", [[[22, [1]]]], False)[0]).find("22") >= 0
+
+
+def test_a_batch_command_with_too_few_or_too_many_arguments_is_refused_and_a_handlers_fault_is_its_own(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(world: World, actor_id: int, state: int) -> None:
+        raise TypeError("broken inside")
+
+    car = spawn(world)
+    for body in ([car], [car, [5], 1]):
+        said = refusal_of(call(world, "apply_batch", [[[18, body]]], False)[0])
+        assert said == f"batch command 18: cannot be called with {len(body) - 1} arguments"
+    assert not caplog.records
+    monkeypatch.setitem(batch._METHODS, 18, Method.of(broken, Envelope.VALUE))
+    assert refusal_of(call(world, "apply_batch", [[[18, [car, [5]]]]], False)[0]) == "TypeError: broken inside"
+    assert "broken inside" in caplog.text  # with its traceback
+    after_spawn = [[0, [CAR, pose(x=80.0), [False], 0, "", [[[18, [0, [5]]]]]]]]
+    ((ok, spawned),) = call(world, "apply_batch", [after_spawn], False)[0]
+    assert (ok, world.actor(spawned).type_id) == (1, CAR[1])
 
 
 def refusal_of(result: list) -> str:
