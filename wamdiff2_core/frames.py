@@ -64,6 +64,11 @@ def yaw_rate_from_carla(degps: float) -> float:
     return float(-np.deg2rad(degps))
 
 
+def yaw_rate_to_carla(radps: float) -> float:
+    """CARLA's clockwise degrees per second from a yaw rate in rad/s, left positive."""
+    return float(-np.rad2deg(radps))
+
+
 def rotation_to_carla(roll_deg: float, pitch_deg: float, yaw_deg: float) -> tuple[float, float, float]:
     """CARLA `(pitch_deg, yaw_deg, roll_deg)` of an orientation given as REP-103 roll, pitch, yaw in degrees.
 

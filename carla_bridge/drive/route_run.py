@@ -288,7 +288,7 @@ class RouteRun:
             steer_rad=command.steer_rad, accel_cmd_mps2=command.accel_mps2,
             progress_m=self._navigator.progress_m, deviation_m=self._navigator.deviation_m,
             plan_t_ns=-1 if in_force is None else in_force.stamp_ns - self._start_ns,
-        ))
+        ), ego)
         self._on_progress(Progress(
             self._setup.route.route_id, self._completion(), (frame.stamp_ns - self._start_ns) * 1e-9, ego.speed_mps,
             self._plans_received, self._latest_ms,

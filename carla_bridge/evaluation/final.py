@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -73,12 +74,16 @@ def _records(evaluation: Evaluation, driven: dict[Job, Attempt], repeat: int) ->
         if attempt is not None and attempt.result is not None and attempt.result.record is not None:
             record = RouteRecord.from_json(attempt.result.record)
             name = spec.scenarios[0].name if spec.scenarios else ""
-            found.append(replace(record, repetition=repeat, scenario_name=name))
+            folder = Path(attempt.result.folder).name  # below `routes`, where `metric_info.json` is looked for
+            found.append(replace(record, repetition=repeat, scenario_name=name, save_name=folder))
     return found
 
 
 def _spread(evaluation: Evaluation, driven: dict[Job, Attempt]) -> dict[str, Spread]:
-    """Mean and spread over the repeats of the figures that a table shows, of the drives that could be done."""
+    """Mean and spread over the repeats of the figures that a table shows, of the drives that could be done.
+
+    Repeats without any are left out, and their drives count as missing too.
+    """
     figures: dict[str, list[float]] = {"driving_score": [], "success_rate_pct": [], "completion_pct": []}
     for repeat in range(evaluation.repeats):
         records = _records(evaluation, driven, repeat)
@@ -86,4 +91,5 @@ def _spread(evaluation: Evaluation, driven: dict[Job, Attempt]) -> dict[str, Spr
             figures["driving_score"].append(float(np.mean([record.score_composed for record in records])))
             figures["success_rate_pct"].append(100.0 * float(np.mean([record.success for record in records])))
             figures["completion_pct"].append(float(np.mean([record.score_route for record in records])))
-    return {name: Spread.of(values) for name, values in figures.items() if values}
+    missing = len(evaluation.jobs) - len(driven)
+    return {name: Spread.of(values, missing) for name, values in figures.items() if values}

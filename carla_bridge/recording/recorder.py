@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, TextIO
 import numpy as np
 import simplejpeg
 
+from carla_bridge.leaderboard.metric_info import METRIC_FILE, metric_entry
 from carla_bridge.recording.results import PLANS_NAME, TRAJECTORY_NAME, PlanRecord, RouteShape, Tick
 from carla_bridge.recording.scene_track import SCENE_NAME, SceneWriter
 from carla_bridge.routes.navigation import RoutePlan
 from wamdiff2_core.outputs import disk_errors_named
-from wamdiff2_core.types import CameraFrame
+from wamdiff2_core.types import CameraFrame, EgoState
 
 if TYPE_CHECKING:
     from carla_bridge.client.surroundings import Surroundings
@@ -48,11 +49,16 @@ class RouteRecorder:
         self._csv = csv.writer(self._trajectory, lineterminator="\n")
         self._csv.writerow([field.name for field in dataclasses.fields(Tick)])
         self._plans = (folder / PLANS_NAME).open("w")
+        self._metrics = (folder / METRIC_FILE).open("w")
+        self._metrics.write("{")
         self._scene_file = (folder / SCENE_NAME).open("w")
         self._scene = SceneWriter(self._scene_file)
 
-    def tick(self, tick: Tick) -> None:
-        """Add a line to the trajectory."""
+    def tick(self, tick: Tick, ego: EgoState) -> None:
+        """Add a tick to the trajectory and to the metric file."""
+        with disk_errors_named(self.folder / METRIC_FILE):
+            entry = json.dumps({str(len(self.ticks)): metric_entry(ego)})
+            self._metrics.write((",\n" if self.ticks else "") + entry[1:-1])
         self.ticks.append(tick)
         with disk_errors_named(self.folder / TRAJECTORY_NAME):
             self._csv.writerow(tick.row())
@@ -78,11 +84,11 @@ class RouteRecorder:
                     path.write_bytes(jpeg)
 
     def close(self) -> None:
-        """Flush and close the files."""
+        """Flush and close the files. Idempotent."""
         with ExitStack() as stack:  # each is closed, whatever the others come to
-            for name, file in ((SCENE_NAME, self._scene_file), (PLANS_NAME, self._plans),
-                               (TRAJECTORY_NAME, self._trajectory)):
-                stack.callback(_close, file, self.folder / name)
+            for name, file, end in ((SCENE_NAME, self._scene_file, ""), (PLANS_NAME, self._plans, ""),
+                                    (METRIC_FILE, self._metrics, "}\n"), (TRAJECTORY_NAME, self._trajectory, "")):
+                stack.callback(_close, file, self.folder / name, end)
 
     def __enter__(self) -> RouteRecorder:
         return self
@@ -91,6 +97,10 @@ class RouteRecorder:
         self.close()
 
 
-def _close(file: TextIO, path: Path) -> None:
+def _close(file: TextIO, path: Path, end: str) -> None:
     with disk_errors_named(path):
-        file.close()
+        try:
+            if not file.closed:
+                file.write(end)
+        finally:
+            file.close()

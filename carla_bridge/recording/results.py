@@ -7,6 +7,7 @@ A run folder holds::
     routes/<id>/trajectory.csv   one Tick a line, full precision, simulated time only: two equal drives give equal bytes
     routes/<id>/plans.jsonl      one PlanRecord a line, wall-clock latencies included
     routes/<id>/scene.jsonl      other actors and lights around the vehicle (`scene_track`)
+    routes/<id>/metric_info.json motion on every tick, for comfort (`leaderboard.metric_info`)
     routes/<id>/route.json       the planned route, map frame
     routes/<id>/frames/*.jpg     display camera, named by the stamp in milliseconds since the route began
     routes/<id>/model/*.jpg      what the planner's camera showed at the same stamps, if it has one
@@ -21,6 +22,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -148,6 +150,9 @@ class Spread(Strict):
         mean, least, most: over the repeats.
         deviation: standard deviation of a single repeat, from the sample; None with one repeat.
         repeats: how many there were.
+        interval: 95 % confidence interval of the mean, by Student's t over the repeats, so that it may leave the
+            figure's range; None with one repeat.
+        missing: drives of all repeats without a verdict: the repeats are then of unequal routes.
     """
 
     mean: float
@@ -155,15 +160,29 @@ class Spread(Strict):
     most: float
     deviation: float | None
     repeats: int
+    interval: tuple[float, float] | None = None
+    missing: int = 0
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        """The spread of at least one value."""
-        deviation = statistics.stdev(values) if len(values) > 1 else None
-        return cls(statistics.fmean(values), min(values), max(values), deviation, len(values))
+    def of(cls, values: Sequence[float], missing: int = 0) -> Spread:
+        """The spread of at least one value, of repeats in which `missing` drives have no verdict."""
+        mean, count = statistics.fmean(values), len(values)
+        if count == 1:
+            return cls(mean, mean, mean, None, 1, None, missing)
+        from scipy.special import stdtrit
 
-    def __str__(self) -> str:
-        return f"{self.mean:.2f}" + ("" if self.deviation is None else f" ± {self.deviation:.2f}")
+        deviation = statistics.stdev(values)
+        half = float(stdtrit(count - 1, 0.975)) * deviation / math.sqrt(count)
+        return cls(mean, min(values), max(values), deviation, count, (mean - half, mean + half), missing)
+
+    def in_words(self, unit: str = "") -> str:
+        """Mean, deviation and interval, and what they are of."""
+        missing = f"{self.missing} {'drive' if self.missing == 1 else 'drives'} missing" if self.missing else ""
+        if self.deviation is None or self.interval is None:
+            return f"{self.mean:.2f}{unit}" + (f" ({missing})" if missing else "")
+        low, high = self.interval
+        words = [f"95 % interval of the mean {low:.2f} to {high:.2f}", f"{self.repeats} repeats", missing]
+        return f"{self.mean:.2f} ± {self.deviation:.2f}{unit} ({', '.join(filter(None, words))})"
 
 
 @dataclass(frozen=True)
@@ -190,7 +209,8 @@ class DriveResults(Strict):
         routes_wanted: how many routes the drive was asked for.
         repeats: how often each route was to be driven; `routes_wanted` counts all drives.
         not_driven: drives without a verdict; they are counted neither as successes nor as failures.
-        spread: `driving_score`, `success_rate_pct` and `completion_pct` over the repeats, of the drives with a verdict.
+        spread: `driving_score`, `success_rate_pct` and `completion_pct` over the repeats, each the mean of those of its
+            drives that have a verdict.
         vehicles, walkers: how many of background traffic were asked for.
         scenarios: whether those of the routes were played.
         error: why the drive ended early, empty otherwise.
@@ -230,7 +250,7 @@ class DriveResults(Strict):
 
     def spread_in_words(self) -> list[tuple[str, str]]:
         """(name, figure with its unit) of the figures over the repeats."""
-        return [(name.removesuffix("_pct").replace("_", " "), f"{figure} %" if name.endswith("_pct") else str(figure))
+        return [(name.removesuffix("_pct").replace("_", " "), figure.in_words(" %" if name.endswith("_pct") else ""))
                 for name, figure in self.spread.items()]
 
     @property

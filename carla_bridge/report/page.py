@@ -222,8 +222,7 @@ def _drive_setup(results: DriveResults, towns: tuple[str, str]) -> list[tuple[st
         "fixed": f"fixed: a plan acts {results.latency_ms:g} ms after its frame",
     }
     camera = results.planner_camera
-    spread = [(name, f"{text}, {results.repeats} repeats") for name, text in results.spread_in_words()
-              if results.repeats > 1]
+    spread = results.spread_in_words() if results.repeats > 1 else []
     return [
         ("planner", f"{results.planner}, {results.link}"), ("plans signed by", results.source or "nobody"),
         ("latency mode", modes.get(results.latency_mode, results.latency_mode)),

@@ -22,7 +22,8 @@ from pathlib import Path
 import numpy as np
 from scipy.signal import savgol_filter
 
-METRIC_FILE = "metric_info.json"
+from carla_bridge.leaderboard.metric_info import METRIC_FILE
+
 CORRECTION = ("upstream compares yaw rates in deg/s with limits in rad/s, takes the smoothed yaw rate for the yaw "
               "acceleration, and differentiates samples 0.05 s apart with 0.1 s")
 STRETCH = 20

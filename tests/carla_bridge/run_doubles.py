@@ -15,7 +15,7 @@ from carla_bridge.recording.recorder import RouteRecorder
 from carla_bridge.recording.results import DriveResults, Infraction, NotDriven, PlanRecord, RouteResult, Tick
 from tests.carla_bridge.drive_doubles import straight_route
 from wamdiff2_core.config import CameraSpec
-from wamdiff2_core.types import CameraFrame, Pose2D
+from wamdiff2_core.types import CameraFrame, EgoState, Pose2D
 
 SCENARIOS = ("ParkedObstacle", "MergerIntoSlowTraffic", "DynamicObjectCrossing", "InvadingTurn", "T_Junction")
 SPEED_MPS = 5.0
@@ -40,7 +40,8 @@ def write_route(folder: Path, index: int, *, route_id: str, town: str = "Nowhere
     with RouteRecorder(folder / "routes" / name, route) as recorder:
         for k in range(ticks // 2 if blocked else ticks):
             t_ns, x_m = k * 50_000_000, SPEED_MPS * 0.05 * k
-            recorder.tick(Tick(t_ns, x_m, 0.0, 0.0, SPEED_MPS, 0.0, 0.0, 0.0, 0.0, x_m, 0.0, t_ns))
+            recorder.tick(Tick(t_ns, x_m, 0.0, 0.0, SPEED_MPS, 0.0, 0.0, 0.0, 0.0, x_m, 0.0, t_ns),
+                          EgoState([SPEED_MPS, 0.0], map_from_base=Pose2D(x_m, 0.0, 0.0)))
             if k % 4 == 0:
                 recorder.scene(t_ns, _around(x_m, t_ns, type_id))
             if k % 5 == 0:
