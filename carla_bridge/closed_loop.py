@@ -56,6 +56,9 @@ def run_closed_loop(
     workers: Annotated[int, typer.Option(
         min=0, help="Evaluate: a process a route, so many at a time, journaled in OUT; 0 drives in this process.",
     )] = 0,
+    cluster: Annotated[str, typer.Option(
+        help="Evaluate on the nodes of a Ray cluster, HOST:PORT of its head; --workers then limits how many at a time.",
+    )] = "",
     repeats: Annotated[int, typer.Option(min=1, help="Drives of each route, each with the next seed.")] = 1,
     retries: Annotated[int, typer.Option(min=0, help="More attempts at a drive that the infrastructure spoilt.")] = 2,
     overwrite: Annotated[bool, typer.Option(help="Begin an evaluation anew.")] = False,
@@ -66,7 +69,7 @@ def run_closed_loop(
 ) -> int:
     """Drive routes closed loop, and write results, report and video; arguments after -- go to ROS.
 
-    With --workers an evaluation is begun, or gone on with where it was killed. With BENCH2DRIVE_ROOT it is
+    With --workers or --cluster an evaluation is begun, or gone on with where it was killed. With BENCH2DRIVE_ROOT it is
     Bench2Drive's.
     Exit codes: 0 all routes completed; 1 some failed; 2 wrong use; 3 the server or the planner did not run.
     """
@@ -94,11 +97,11 @@ def run_closed_loop(
         scenarios and not passive, hero if passive else "", tick_wait,
     )
     from carla_bridge.evaluation.evaluator import Evaluator
-    from carla_bridge.evaluation.pool import LocalPool
+    from carla_bridge.evaluation.pool import LocalPool, Pool
     from carla_bridge.evaluation.request import Evaluation, select_routes
 
     specs = select_routes(load_routes(routes), routes_subset)
-    if workers == 0:
+    if workers == 0 and not cluster:
         for town in dict.fromkeys(spec.town for spec in specs if not carla):
             towns.find(town, "town in --routes")
         if repeats > 1:
@@ -106,8 +109,15 @@ def run_closed_loop(
         return int(Drive(config, specs).run().exit_code)
     if out is None:
         raise UserError("out", "a folder, by which an evaluation is gone on with", "none", "add --out FOLDER")
-    evaluation = Evaluation(config, specs, repeats, workers, retries)
-    return int(Evaluator(evaluation, LocalPool(workers), overwrite=overwrite).run().exit_code)
+    if carla and workers > 1:
+        raise UserError("workers", "1 with --carla: a server drives one route at a time", workers)
+    evaluation = Evaluation(config, specs, repeats, retries)
+    pool: Pool = LocalPool(workers)
+    if cluster:
+        from carla_bridge.evaluation.cluster import ClusterPool
+
+        pool = ClusterPool(cluster, evaluation, workers)
+    return int(Evaluator(evaluation, pool, overwrite=overwrite).run().exit_code)
 
 
 def _was_given(context: typer.Context, name: str) -> bool:

@@ -15,15 +15,15 @@ START_S = 90.0
 Address = tuple[str, int]
 
 
-def parse_address(text: str) -> Address:
-    """Host and port of `HOST:PORT`.
+def parse_address(text: str, option: str = "carla") -> Address:
+    """Host and port of `HOST:PORT`; `option` names it in errors.
 
     Raises:
         UserError: not of that form.
     """
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65535:
-        raise UserError("carla", "HOST:PORT", text)
+        raise UserError(option, "HOST:PORT", text)
     return host, int(port)
 
 

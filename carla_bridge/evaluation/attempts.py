@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from carla_bridge.agents.choice import AgentChoice
+from carla_bridge.agents.choice import WORDS, AgentChoice
 from carla_bridge.agents.linked import Patience
 from carla_bridge.drive.driver import DriveConfig
 from carla_bridge.drive.latency import LatencyMode
@@ -120,6 +120,7 @@ class Attempt(Strict):
         began: ISO 8601 time, UTC.
         wall_s: wall-clock seconds, start of server and planner included.
         result: of a driven route.
+        node: address of the cluster's node that drove; empty without a cluster.
     """
 
     route_id: str
@@ -132,6 +133,7 @@ class Attempt(Strict):
     began: str = ""
     wall_s: float = 0.0
     result: RouteResult | None = None
+    node: str = ""
 
     @property
     def job(self) -> Job:
@@ -163,4 +165,5 @@ def read_attempt(folder: Path) -> Attempt | None:
 
 
 def _planner_text(agent: AgentChoice) -> str:
-    return agent.spec if agent.folder is None else str(agent.folder.resolve())
+    # A word is left to the worker: on another machine the shipped checkpoint may lie elsewhere.
+    return agent.spec if agent.folder is None or agent.spec in WORDS else str(agent.folder.resolve())

@@ -28,13 +28,13 @@ class EvaluationDisplay(LiveLine):
         self._walls_s: list[float] = []
         self._scores: list[float] = []
 
-    def begin(self, attempts: Sequence[Attempt], left: int) -> None:
-        """Start with what the journal holds, and `left` drives to do."""
+    def begin(self, attempts: Sequence[Attempt], left: int, capacity: int) -> None:
+        """Start with what the journal holds, and `left` drives to do, `capacity` at a time."""
         for attempt in attempts:
             self._count(attempt)
         self._open = left
         total = len(self._evaluation.jobs)
-        self.console.print(f"{total} drives, {total - left} done before, {self._evaluation.workers} at a time")
+        self.console.print(f"{total} drives, {total - left} done before, {capacity} at a time")
 
     def ended(self, attempt: Attempt) -> None:
         """Leave a line about an ended attempt."""
@@ -47,9 +47,9 @@ class EvaluationDisplay(LiveLine):
             line = route_line(f"{name:<8}", attempt.result, f"{attempt.reason}, {attempt.wall_s:.0f} s wall")
         self.console.print(line)
 
-    def update(self, running: Mapping[Job, float]) -> None:
-        """Show how far it is."""
-        self.show(lambda: self._line(running))
+    def update(self, running: Mapping[Job, float], capacity: int) -> None:
+        """Show how far it is, with `capacity` drives at a time."""
+        self.show(lambda: self._line(running, capacity))
 
     def note(self, text: str) -> None:
         """Leave a line."""
@@ -70,20 +70,20 @@ class EvaluationDisplay(LiveLine):
             self._walls_s.append(attempt.wall_s)
             self._scores.append(attempt.result.completion_pct)
 
-    def _line(self, running: Mapping[Job, float]) -> Text:
+    def _line(self, running: Mapping[Job, float], capacity: int) -> Text:
         done = len(self._evaluation.jobs) - self._open
         spoilt = self._counts[Kind.INFRASTRUCTURE]
         mean = sum(self._scores) / len(self._scores) if self._scores else 0.0
         return Text.assemble(
             (f"  {done}/{len(self._evaluation.jobs)} done", "bold"),
             f", {len(running)} in hand, {spoilt} spoilt attempts, {mean:.1f} % completed on average, "
-            f"{self._left(running)}",
+            f"{self._left(running, capacity)}",
         )
 
-    def _left(self, running: Mapping[Job, float]) -> str:
+    def _left(self, running: Mapping[Job, float], capacity: int) -> str:
         if not self._walls_s:
             return "time left unknown"
         drives = self._open - sum(running.values())
-        seconds = drives * sum(self._walls_s) / len(self._walls_s) / max(1, min(self._evaluation.workers, self._open))
+        seconds = drives * sum(self._walls_s) / len(self._walls_s) / max(1, min(capacity, self._open))
         hours, minutes = divmod(round(seconds / 60), 60)
         return f"about {hours} h {minutes:02d} min left" if hours else f"about {max(0.0, seconds) / 60:.1f} min left"

@@ -85,8 +85,8 @@ class Evaluator:
         waiting = deque(open_jobs(self._evaluation, attempts))
         numbers = Counter(attempt.job for attempt in attempts)
         failed_in_a_row = 0
-        display.begin(attempts, len(waiting))
         with self._pool as pool:
+            display.begin(attempts, len(waiting), pool.capacity())
             while waiting or pool.running():
                 while waiting and pool.has_room():
                     self._start(waiting.popleft())
@@ -101,7 +101,9 @@ class Evaluator:
                     if attempt.kind is Kind.INFRASTRUCTURE and numbers[job] <= self._evaluation.retries:
                         waiting.append(job)
                 self._give_up(failed_in_a_row, attempts)
-                display.update(pool.running())
+                for line in pool.news():
+                    display.note(line)
+                display.update(pool.running(), pool.capacity())
                 time.sleep(POLL_S)
 
     def _start(self, job: Job) -> None:
@@ -128,7 +130,7 @@ class Evaluator:
 
     def _give_up(self, failed_in_a_row: int, attempts: Sequence[Attempt]) -> None:
         """End an evaluation that cannot work, instead of trying every route in vain."""
-        limit = max(6, 3 * self._evaluation.workers)
+        limit = max(6, 3 * self._pool.capacity())
         if failed_in_a_row >= limit and not any(attempt.kind is Kind.DRIVEN for attempt in attempts):
             raise InfrastructureError(
                 f"the first {failed_in_a_row} attempts all failed, the last one with: {attempts[-1].reason};"

@@ -34,6 +34,9 @@ class Pool(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+    def capacity(self) -> int:
+        """How many attempts may run side by side now."""
+
     def has_room(self) -> bool:
         """Whether another attempt may be started."""
 
@@ -45,6 +48,9 @@ class Pool(Protocol):
 
     def running(self) -> dict[Job, float]:
         """Attempts in hand, and which share of the route is driven."""
+
+    def news(self) -> list[str]:
+        """What is to be told the user since the last call, a line each."""
 
 
 @dataclass
@@ -68,6 +74,10 @@ class LocalPool:
         """Run at most `workers` attempts at a time."""
         self._workers = workers
         self._running: dict[Job, _Running] = {}
+
+    def capacity(self) -> int:
+        """See `Pool`."""
+        return self._workers
 
     def has_room(self) -> bool:
         """See `Pool`."""
@@ -99,6 +109,10 @@ class LocalPool:
     def running(self) -> dict[Job, float]:
         """See `Pool`."""
         return {job: _completion(item.folder) for job, item in self._running.items()}
+
+    def news(self) -> list[str]:
+        """See `Pool`."""
+        return []
 
     def __enter__(self) -> LocalPool:
         return self

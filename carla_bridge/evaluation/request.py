@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from carla_bridge.drive.driver import DriveConfig
 from carla_bridge.drive.run_setup import describe_commit
 from carla_bridge.evaluation.attempts import Job
+from carla_bridge.evaluation.installation import checkpoint_of, versions
 from carla_bridge.recording.results import EVALUATION_KIND
 from carla_bridge.routes.route_file import RouteSpec
 from carla_bridge.routes.subset import chosen_ids
@@ -27,22 +26,18 @@ class Evaluation:
         drive: agent, routes and rules; `out` is the evaluation's folder.
         specs: the routes to drive.
         repeats: how often each is driven; each time with the next seed.
-        workers: how many at a time.
         retries: how many more attempts a drive gets after one that the infrastructure has spoilt.
     """
 
     drive: DriveConfig
     specs: tuple[RouteSpec, ...]
     repeats: int = 1
-    workers: int = 1
     retries: int = 2
 
     def __post_init__(self) -> None:
-        if self.drive.carla and self.workers > 1:
-            raise UserError("workers", "1 with --carla: a server drives one route at a time", self.workers)
         if self.drive.hero:
-            raise UserError("--passive", "no --workers beside it: the hero is driven once, from where it is",
-                            f"{self.workers} workers")
+            raise UserError("--passive", "no --workers beside it, nor --cluster: the hero is driven once, "
+                            "from where it is", f"hero {self.drive.hero}")
         if self.drive.agent.kind == "external":
             raise UserError("planner", "one that each route's process can start", "external")
         if self.drive.ros_arguments:
@@ -56,7 +51,7 @@ class Evaluation:
     def identity(self) -> dict[str, Any]:
         """What decides about the outcome: the first line of the journal, compared when the evaluation goes on.
 
-        Workers and retries are not part of it: they may change from one call to the next.
+        Workers, machines and retries are not part of it: they may change from one call to the next.
         """
         drive = self.drive
         return {
@@ -70,20 +65,23 @@ class Evaluation:
             "walkers": drive.walkers,
             "scenarios": drive.scenarios,
             "planner": drive.agent.spec,
-            "checkpoint": _checkpoint_hash(drive),
+            "checkpoint": checkpoint_of(drive.agent),
             "link": drive.agent.link,
             "device": drive.device,
             "latency": str(drive.latency),
             "plan_wait_s": drive.patience.wait_s,
             "server": drive.carla or "embedded",
-            "maps": _map_hashes(drive.maps, {spec.town for spec in self.specs}),
+            "maps": {town: hashlib.sha256(file.read_bytes()).hexdigest() for town, file in self.map_files().items()},
             "label": drive.label,
             "commit": describe_commit(),
-            "versions": {
-                "wamdiff2": metadata.version("wamdiff2"), "carla": metadata.version("carla"),
-                "python": platform.python_version(),
-            },
+            "versions": versions(),
         }
+
+    def map_files(self) -> dict[str, Path]:
+        """The towns' own OpenDRIVE files; a town that is not among them is a shipped one, as the code."""
+        folder = self.drive.maps
+        files = [] if folder is None else [folder / f"{town}.xodr" for town in sorted({s.town for s in self.specs})]
+        return {file.stem: file for file in files if file.is_file()}
 
 
 def select_routes(specs: Sequence[RouteSpec], subset: str) -> tuple[RouteSpec, ...]:
@@ -98,17 +96,3 @@ def select_routes(specs: Sequence[RouteSpec], subset: str) -> tuple[RouteSpec, .
     """
     ids = set(chosen_ids([spec.id for spec in specs], subset))
     return tuple(spec for spec in specs if spec.id in ids)
-
-
-def _map_hashes(maps: Path | None, towns: set[str]) -> dict[str, str]:
-    """SHA-256 of the towns' own OpenDRIVE files; a town that is not among them is a shipped one, as the code."""
-    files = [] if maps is None else [maps / f"{town}.xodr" for town in sorted(towns)]
-    return {file.stem: hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()}
-
-
-def _checkpoint_hash(drive: DriveConfig) -> str:
-    if drive.agent.folder is None:
-        return ""
-    from wamdiff2_core.model.checkpoint import checkpoint_hash
-
-    return checkpoint_hash(drive.agent.folder)

@@ -72,8 +72,14 @@ class ScriptedPool:
     def __exit__(self, *_):
         self.hand.clear()
 
+    def capacity(self):
+        return self.workers
+
     def has_room(self):
         return len(self.hand) < self.workers
+
+    def news(self):
+        return []
 
     def start(self, job, task, folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -158,9 +164,24 @@ def test_repeats_have_their_own_seeds_files_and_a_spread(config):
     score = results.spread["driving_score"]
     assert (score.mean, score.least, score.most, score.repeats) == (85.0, 70.0, 100.0, 2)
     assert score.deviation == pytest.approx(15.0 * 2**0.5)
+    assert score.interval == pytest.approx((85.0 - 12.7062 * 15.0, 85.0 + 12.7062 * 15.0), abs=1e-3)  # t of a table
+    assert DriveResults.load(config.out).spread == results.spread
+    words = "85.00 ± 21.21 (95 % interval of the mean -105.59 to 275.59, 2 repeats)"
+    assert results.spread_in_words()[0] == ("driving score", words)
     assert [record.repetition for record in records(config, "leaderboard-r1.json").records] == [1, 1, 1]
     assert [Task.of(job, replace(config, seed=7)).seed for job in jobs] == [7, 7, 7, 8, 8, 8]
     assert jobs[3].name(2) == f"{jobs[3].route_id}-r1"
+
+
+def test_a_spread_over_unequal_repeats_says_how_many_drives_are_missing(config):
+    jobs = evaluation(config, repeats=3).jobs
+    config.out.mkdir()
+    results = write_final_files(evaluation(config, repeats=3), [driven(job) for job in jobs[1:6]])
+    assert results.spread["success_rate_pct"].missing == 4
+    assert results.spread_in_words()[1][1].endswith("% (95 % interval of the mean 100.00 to 100.00, 2 repeats, "
+                                                    "4 drives missing)")
+    alone = write_final_files(evaluation(config, repeats=3), [driven(jobs[0])])
+    assert dict(alone.spread_in_words())["completion"] == "100.00 % (8 drives missing)"
 
 
 def test_another_request_is_refused_by_the_name_of_what_differs_unless_it_may_overwrite(config):

@@ -44,6 +44,7 @@ EXTRA_OF_MODULE = {
     "accelerate": "train",
     "tensorboard": "train",
     "pyarrow": "convert",
+    "ray": "cluster",
 }
 _INFRASTRUCTURE_ERRNOS = DISK_ERRNOS | {errno.EADDRINUSE, errno.ECONNREFUSED, errno.ECONNRESET}
 _PATH_ERRNOS = {
