@@ -148,7 +148,7 @@ def assemble(config: StageConfig, accelerator: Accelerator) -> Assembly:
     sharded = accelerator.distributed_type.value in ("FSDP", "DEEPSPEED")
     stock.train()
     if run.activation_checkpointing:
-        stock.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        stock.activation_checkpointing_enable({"use_reentrant": False})
     dtype = torch.bfloat16 if run.precision == "bf16" else torch.float32
     model = AnswerModel(stock, kernel=kernel, stock_vision=sharded)
     parallel = make_parallel(model, config.optimizer, dtype, accelerator)
