@@ -101,9 +101,10 @@ def test_metric_info_has_every_tick_in_the_folder_of_each_route(seen: dict[str, 
 PROBE = """
 import os, sys, time
 import numpy as np
-import leaderboard.autoagents.autonomous_agent  # the evaluator has it before it sees the agent's folder
 sys.path.insert(0, {folder!r})
 import leaderboard_agent as module
+import leaderboard
+assert "leaderboard_replay" in leaderboard.__file__, leaderboard.__file__  # not the folder beside the agent's file
 agent = module.WamDiff2Agent("127.0.0.1", 0, 0)
 class Place: x = y = z = 0.0
 class Pose: location = Place
