@@ -38,10 +38,13 @@ def long_run(town: str, hours: float, seed: int) -> Iterator[tuple[float, float]
     ):
         wait_for_port(port, server.alive, 120.0)
         client = Watcher(port)
-        for tick in range(1, round(hours * 3600 / DT_S) + 1):
-            client.tick(tick)
-            if tick % round(SAMPLE_S / DT_S) == 0:
-                yield tick * DT_S, resident_mb(server.pid)
+        try:
+            for tick in range(1, round(hours * 3600 / DT_S) + 1):
+                client.tick(tick)
+                if tick % round(SAMPLE_S / DT_S) == 0:
+                    yield tick * DT_S, resident_mb(server.pid)
+        finally:
+            client.close()
 
 
 class Watcher:
@@ -88,6 +91,11 @@ class Watcher:
         frame = self._world.tick(60.0)
         while self._images.get(timeout=60.0).frame < frame:
             pass
+
+    def close(self) -> None:
+        """Take no more images."""
+        self._eye.stop()
+        self._eye.destroy()
 
     def _spawn(self, number: int) -> Any:
         """A vehicle of the server's traffic at some place; None where there is no room."""
