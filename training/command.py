@@ -66,15 +66,23 @@ def run_stage(
 
 
 def evaluate(
-    checkpoint: Annotated[Path, typer.Argument(help="Checkpoint folder that plans.")],
-    data: Annotated[Path, typer.Argument(help="Conversation file with the expert's answers.")],
+    checkpoint: Annotated[Path, typer.Argument(help="Checkpoint folder.")],
+    data: Annotated[Path, typer.Argument(help="Conversation file with the right answers; tasks may be mixed.")],
+    by: Annotated[list[str] | None, typer.Option(
+        help="Key of the samples to split results by, such as light.state; may be given again. "
+             "Without it: command and situation.", show_default=False)] = None,
     limit: Annotated[int, typer.Option(min=0, help="First samples only; 0 for all.")] = 0,
+    strategy: Annotated[str | None, typer.Option(help="Decoding strategy instead of the record's.")] = None,
+    block_size: Annotated[int | None, typer.Option(help="Block size instead of the record's.")] = None,
     threshold: Annotated[float | None, typer.Option(help="Confidence threshold instead of the record's.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Denoising steps a block instead of the record's.")] = None,
+    control: Annotated[bool, typer.Option(help="Decode once more with the images of other samples.")] = True,
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples decoded together.")] = 32,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 1,
 ) -> None:
-    """Open-loop evaluation: distance of planned waypoints from the expert's, as JSON.
+    """Open-loop evaluation of plans, answers in words and boxes, as JSON.
 
-    With images, every sample is decoded once more with the image of another sample; equal figures mean that the images
+    With images, every sample is decoded once more with the images of another sample; equal figures mean that the images
     are not used.
     """
     import json
@@ -84,4 +92,10 @@ def evaluate(
     from training.evaluate import evaluate_checkpoint
 
     torch.set_num_threads(threads)
-    typer.echo(json.dumps(evaluate_checkpoint(checkpoint, data, limit=limit, threshold=threshold), indent=1))
+    given = {"strategy": strategy, "block_size": block_size, "confidence_threshold": threshold,
+             "denoising_steps": steps}
+    decode = {name: value for name, value in given.items() if value is not None}
+    result = evaluate_checkpoint(
+        checkpoint, data, limit=limit, decode=decode, by=by or (), control=control, batch_size=batch_size
+    )
+    typer.echo(json.dumps(result, indent=1, ensure_ascii=False))

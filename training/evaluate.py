@@ -1,140 +1,228 @@
-"""Open-loop evaluation: decode a validation file with the serving code, and measure waypoints against the expert's."""
+"""Open-loop evaluation: decode a conversation file with the serving code, and measure the answers of each task.
+
+A file may mix planning, questions and grounding; each sample's own question says which it is. With images, every
+sample is decoded once more with the images of another sample of its task: equal figures mean that the images are not
+used.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from training.data.asked import AskedTask, asked_task
+from training.measures.boxes import box_control, box_figures, score_boxes
+from training.measures.planning import plan_control, plan_figures, score_plan
+from training.measures.questions import question_types, score_words, word_control, word_figures
 from wamdiff2_core.chat import ChatRequest
-from wamdiff2_core.config import DecodeConfig, PlanningTask
+from wamdiff2_core.config import DecodeConfig
 from wamdiff2_core.conversations import read_rgb
 from wamdiff2_core.dataset import Sample, read_dataset
-from wamdiff2_core.tasks.planning import parse_waypoints
-from wamdiff2_core.tasks.text import AnswerError
+from wamdiff2_core.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from wamdiff2_core.decode.generator import Generation
     from wamdiff2_core.model.checkpoint import Checkpoint
 
+DEFAULT_SLICES = ("command", "situation")
+ABSENT, PRESENT = "none", "present"
+TASKS: tuple[AskedTask, ...] = ("planning", "questions", "grounding")
+
+Images = tuple[Path, ...]
+
 
 @dataclass(frozen=True)
-class Answered:
-    """One decoded sample.
+class Scorer:
+    """How the answers of one task are measured.
 
     Attributes:
-        l2_m: (T,) distance of each waypoint to the expert's, or None when the answer could not be read.
-        group: what results are also split by, for example the command.
-        forwards: forwards of the language model, prefill included.
-        tokens: answer tokens up to and including EOS.
+        score: samples and their answers -> a score each.
+        figures: scores -> figures.
+        control: scores with the right and with wrong images, of the same samples -> figures.
     """
 
-    l2_m: np.ndarray | None
-    group: str
-    forwards: int
-    tokens: int
+    score: Callable[[Sequence[Sample], Sequence[Generation]], list[Any]]
+    figures: Callable[[Sequence[Any]], dict[str, Any]]
+    control: Callable[[Sequence[Any], Sequence[Any]], dict[str, Any]]
 
 
-def decode_set(
-    checkpoint: Checkpoint, samples: Sequence[Sample], decode: DecodeConfig, task: PlanningTask, *,
-    image_shift: int = 0, batch_size: int = 32,
-) -> list[Answered]:
-    """Decode every sample.
+def decode_samples(
+    checkpoint: Checkpoint, samples: Sequence[Sample], images: Sequence[Images], decode: DecodeConfig, *,
+    batch_size: int = 32, trace: bool = False,
+) -> list[Generation]:
+    """Answers of samples, with the given images instead of their own.
 
     Args:
         checkpoint: weights with tokenizer.
-        samples: with images or without.
+        samples: their prompts, system messages and histories are asked.
+        images: files for each sample.
         decode: decoding of the checkpoint's kind.
-        task: how answers are read.
-        image_shift: give each sample the image of the sample this many rows on (the shuffled-image control).
         batch_size: samples decoded together; it does not change answers.
+        trace: also tell how sure the model was of each token.
     """
     from wamdiff2_core.decode.generator import Generator
 
     generator = Generator(checkpoint)
-    answered = []
+    answers: list[Generation] = []
     for first in range(0, len(samples), batch_size):
-        chosen = samples[first : first + batch_size]
-        requests = []
-        for offset, sample in enumerate(chosen):
-            pictured = samples[(first + offset + image_shift) % len(samples)]
-            images = tuple(read_rgb(path) for path in pictured.images)
-            request = ChatRequest(sample.prompt, images, sample.conversation.system, sample.history)
-            requests.append(checkpoint.chat.encode(request))
-        for sample, generation in zip(chosen, generator.generate(requests, decode), strict=True):
-            answered.append(_measure(sample, generation, task))
-    return answered
+        chosen = zip(samples[first : first + batch_size], images[first : first + batch_size], strict=True)
+        requests = [
+            checkpoint.chat.encode(ChatRequest(
+                sample.prompt, tuple(read_rgb(path) for path in shown), sample.conversation.system, sample.history
+            ))
+            for sample, shown in chosen
+        ]
+        answers += generator.generate(requests, decode, trace=trace)
+    return answers
 
 
-def _measure(sample: Sample, generation: Generation, task: PlanningTask) -> Answered:
-    try:
-        planned = parse_waypoints(generation.text, task).xy_m
-        expert = parse_waypoints(sample.answer, task).xy_m
-        l2_m = np.linalg.norm(planned - expert, axis=1)
-    except AnswerError:
-        l2_m = None
-    group = str(sample.extra.get("command", "all"))
-    return Answered(l2_m, group, generation.stats.forwards, generation.stats.tokens)
+def wrong_images(samples: Sequence[Sample]) -> list[Images | None]:
+    """For each sample the images of another one, half the set further on, that has as many and other ones.
+
+    None for a sample without images, and where all others show the same.
+    """
+    result: list[Images | None] = []
+    half = max(1, len(samples) // 2)
+    for row, sample in enumerate(samples):
+        others = (samples[(row + half + step) % len(samples)].images for step in range(len(samples)))
+        fitting = (shown for shown in others if len(shown) == len(sample.images) and shown != sample.images)
+        result.append(next(fitting, None) if sample.images else None)
+    return result
 
 
-def summary(answered: Sequence[Answered]) -> dict[str, Any]:
-    """Figures of a decoded set; L2 is the mean over an answer's waypoints, in metres, over answers that can be read."""
-    read = [answer.l2_m for answer in answered if answer.l2_m is not None]
-    if not read:
-        return {"samples": len(answered), "unreadable": len(answered)}
-    means = np.array([l2_m.mean() for l2_m in read])
-    return {
-        "samples": len(answered),
-        "unreadable": len(answered) - len(read),
-        "l2_mean_m": round(float(means.mean()), 3),
-        "l2_median_m": round(float(np.median(means)), 3),
-        "l2_p95_m": round(float(np.percentile(means, 95)), 3),
-        "l2_p99_m": round(float(np.percentile(means, 99)), 3),
-        "l2_max_m": round(float(means.max()), 3),
-        "l2_by_waypoint_m": [round(float(value), 3) for value in np.stack(read).mean(0)],
-        "forwards": round(float(np.mean([answer.forwards for answer in answered])), 1),
-        "tokens_per_forward": round(sum(a.tokens for a in answered) / sum(a.forwards for a in answered), 2),
-    }
+def slice_of(sample: Sample, key: str) -> str:
+    """The slice of a sample by a key of its line; `a.b` is key b of the mapping a.
+
+    A string or a bool is the slice's name; of other values counts whether they are there.
+    """
+    value: Any = sample.extra
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    if value is None:
+        return ABSENT
+    return str(value) if isinstance(value, (str, bool)) else PRESENT
+
+
+def evaluate_samples(
+    checkpoint: Checkpoint, samples: Sequence[Sample], decode: DecodeConfig, *, by: Sequence[str] = DEFAULT_SLICES,
+    control: bool = True, batch_size: int = 32,
+) -> dict[str, Any]:
+    """Figures by task, each of all its samples and of its slices.
+
+    Raises:
+        UserError: the checkpoint does not do a task of the samples, or their own answers are not of its form.
+    """
+    result: dict[str, Any] = {}
+    for task in TASKS:
+        chosen = [sample for sample in samples if asked_task(sample.prompt) == task]
+        if not chosen:
+            continue
+        scorer, trace = _scorer(checkpoint, task), task == "grounding"
+
+        def scores_with(
+            wanted: Sequence[Sample], images: Sequence[Images], scorer: Scorer = scorer, trace: bool = trace
+        ) -> list[Any]:
+            return scorer.score(wanted, decode_samples(
+                checkpoint, wanted, images, decode, batch_size=batch_size, trace=trace
+            ))
+
+        right = scores_with(chosen, [sample.images for sample in chosen])
+        other = wrong_images(chosen) if control else [None] * len(chosen)
+        shown = [row for row, images in enumerate(other) if images is not None]
+        wrong = dict(zip(shown, scores_with([chosen[row] for row in shown], [other[row] or () for row in shown]),
+                         strict=True))
+        result[task] = _sliced(chosen, right, wrong, scorer, by)
+    return result
+
+
+def _sliced(
+    samples: Sequence[Sample], right: Sequence[Any], wrong: Mapping[int, Any], scorer: Scorer, by: Sequence[str]
+) -> dict[str, Any]:
+    def figures(rows: Sequence[int]) -> dict[str, Any]:
+        of = scorer.figures([right[row] for row in rows])
+        both = [row for row in rows if row in wrong]
+        if both:
+            of["wrong_images"] = scorer.control([right[row] for row in both], [wrong[row] for row in both])
+        return of
+
+    result: dict[str, Any] = {"all": figures(range(len(samples)))}
+    for key in by:
+        rows = defaultdict(list)
+        for row, sample in enumerate(samples):
+            rows[slice_of(sample, key)].append(row)
+        if len(rows) > 1:
+            result.setdefault("by", {})[key] = {name: figures(rows[name]) for name in sorted(rows)}
+    return result
+
+
+def _scorer(checkpoint: Checkpoint, task: AskedTask) -> Scorer:
+    if task == "planning":
+        planning = checkpoint.record.planning if checkpoint.record is not None else None
+        if planning is None:
+            raise UserError("checkpoint", "one whose serving record has a planning task, as the data asks for plans",
+                            "none")
+        return Scorer(
+            lambda samples, answers: [
+                score_plan(sample.answer, answer, planning) for sample, answer in zip(samples, answers, strict=True)
+            ],
+            plan_figures, plan_control,
+        )
+    if task == "grounding":
+        return Scorer(
+            lambda samples, answers: [
+                score_boxes(sample.answer, answer, checkpoint.chat)
+                for sample, answer in zip(samples, answers, strict=True)
+            ],
+            box_figures, box_control,
+        )
+    return Scorer(
+        lambda samples, answers: [
+            score_words(sample.prompt, kind, sample.answer, answer.text)
+            for sample, kind, answer in zip(samples, question_types(samples), answers, strict=True)
+        ],
+        word_figures, word_control,
+    )
 
 
 def evaluate_checkpoint(
-    folder: Path, data: Path, *, limit: int = 0, threshold: float | None = None, control: bool = True
+    folder: Path, data: Path, *, limit: int = 0, decode: Mapping[str, Any] = {}, by: Sequence[str] = (),
+    control: bool = True, batch_size: int = 32,
 ) -> dict[str, Any]:
     """Open-loop figures of a checkpoint on a conversation file.
 
     Args:
-        folder: checkpoint with a serving record that plans.
+        folder: checkpoint.
         data: conversation file.
         limit: first samples only; 0 for all.
-        threshold: confidence threshold instead of the record's.
-        control: with images, decode once more with wrong images; equal figures mean that the images are not used.
+        decode: fields of `DecodeConfig` instead of the record's.
+        by: keys to split results by, see `slice_of`; none takes `DEFAULT_SLICES`.
+        control: with images, decode once more with wrong images.
+        batch_size: samples decoded together.
 
     Raises:
-        UserError: the checkpoint does not plan.
+        UserError: no such file or key, the checkpoint does not do what is asked, or decoding contradicts its record.
     """
-    from dataclasses import replace
-
-    from wamdiff2_core.errors import UserError
     from wamdiff2_core.model.checkpoint import load_checkpoint
 
     samples = read_dataset(data)
-    checkpoint = load_checkpoint(folder)
-    if checkpoint.record is None or checkpoint.record.planning is None:
-        raise UserError(str(folder), "a checkpoint whose serving record has a planning task", "none")
-    decode, task = checkpoint.record.decode, checkpoint.record.planning
-    if threshold is not None:
-        decode = replace(decode, confidence_threshold=threshold)
     samples = samples[:limit] if limit else samples
-    answered = decode_set(checkpoint, samples, decode, task)
-    result: dict[str, Any] = {"checkpoint": checkpoint.hash, "block_size": decode.block_size,
-                              "threshold": decode.confidence_threshold, "all": summary(answered)}
-    groups = sorted({answer.group for answer in answered})
-    if len(groups) > 1:
-        result["by_command"] = {group: summary([a for a in answered if a.group == group]) for group in groups}
-    if control and any(sample.images for sample in samples):
-        shifted = decode_set(checkpoint, samples, decode, task, image_shift=max(1, len(samples) // 2))
-        result["wrong_images"] = summary(shifted)
-    return result
+    if not samples:
+        raise UserError("data", "at least one sample", f"{data}, which has none")
+    for key in by:
+        if all(slice_of(sample, key) == ABSENT for sample in samples):
+            known = sorted({name for sample in samples for name in sample.extra})
+            raise UserError("by", "a key of the samples", key, did_you_mean(key, known))
+    checkpoint = load_checkpoint(folder)
+    base = checkpoint.record.decode if checkpoint.record is not None else DecodeConfig()
+    chosen = replace(base, **decode)
+    return {
+        "checkpoint": checkpoint.hash,
+        "decode": {"strategy": chosen.strategy, "block_size": chosen.block_size, "steps": chosen.denoising_steps,
+                   "threshold": chosen.confidence_threshold},
+        **evaluate_samples(
+            checkpoint, samples, chosen, by=by or DEFAULT_SLICES, control=control, batch_size=batch_size
+        ),
+    }

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from training.data.asked import asked_task, asked_waypoints
 from training.data.encode import LengthLimits
 from training.data.sources import ConversationIndex
 from training.data.tokens import TokenCounter
@@ -55,8 +56,6 @@ KINDS = {
 }
 # Both the nano's tokenizer and Qwen's write them so.
 _SPECIAL = re.compile(r"<\|[a-z0-9_]+\|>")
-_ASKED_WAYPOINTS = re.compile(r"with (\d+) new waypoints")
-_ASKED_BOXES = "Report bbox coordinates in JSON format"
 _COMMAND = re.compile(r"Command: ([^\n]+)|The navigation information is: (\w+)\.?$", re.MULTILINE)
 _SPEED = re.compile(r"[Cc]urrent velocity is: \(?(-?\d+(?:\.\d+)?)")
 _BATCH = 256
@@ -299,16 +298,16 @@ class FileCheck:
         stats = self._report.statistics
         if found := _SPECIAL.search(answer):
             self._add("special_token", number, name, found.group())
-        if asked := _ASKED_WAYPOINTS.search(question):
+        if (asked := asked_waypoints(question)) is not None:
             try:
-                parse_waypoints(answer, PlanningTask(waypoints=max(1, int(asked.group(1)))))
+                parse_waypoints(answer, PlanningTask(waypoints=max(1, asked)))
             except AnswerError as error:
                 self._add("waypoints", number, name, str(error))
             if command := _COMMAND.search(question):
                 stats.commands[(command.group(1) or command.group(2)).rstrip(".")] += 1
             if speed := _SPEED.search(question):
                 stats.speeds_mps[math.floor(float(speed.group(1)))] += 1
-        elif _ASKED_BOXES in question:
+        elif asked_task(question) == "grounding":
             try:
                 parse_grounding(answer)
             except AnswerError as error:

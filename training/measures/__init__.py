@@ -1,0 +1,1 @@
+"""Figures from decoded answers, one file a task; `training.evaluate` decodes and puts them together."""
