@@ -142,23 +142,30 @@ class DatasetWriter:
         self._out: TextIO = self.file.open("a", encoding="utf-8")
 
     def add(
-        self, sample_id: str, prompt: str, answer: str, images: Sequence[np.ndarray] = (), extra: Mapping[str, Any] = {}
-    ) -> None:
+        self, sample_id: str, prompt: str, answer: str, images: Sequence[np.ndarray | bytes | str] = (),
+        extra: Mapping[str, Any] = {},
+    ) -> tuple[str, ...]:
         """Append one question and its answer.
 
         Args:
             sample_id: unique in the file; also names the image files.
             prompt: with one `<image>` mark for each image.
             answer: what is to be said.
-            images: (H, W, 3) uint8 RGB each; stored as JPEG before the line that names them.
+            images: (H, W, 3) uint8 RGB each, stored as JPEG before the line that names them; or the bytes of a JPEG
+                file; or the name of one that is there already, as an earlier call has returned it.
             extra: keys of the sample's own; a key of the format is refused.
+
+        Returns:
+            Names of the images, relative to the folder.
         """
         if clash := set(extra) & set(KEYS):
             raise ValueError(f"extra: expected keys other than {KEYS}, got {sorted(clash)}")
         if prompt.count(IMAGE_PLACEHOLDER) != len(images):
             raise ValueError(f"prompt: expected {len(images)} {IMAGE_PLACEHOLDER} marks, got {prompt!r}")
         names = [
-            self._store(image, f"{sample_id}-{k}" if len(images) > 1 else sample_id) for k, image in enumerate(images)
+            image if isinstance(image, str)
+            else self._store(image, f"{sample_id}-{k}" if len(images) > 1 else sample_id)
+            for k, image in enumerate(images)
         ]
         line: dict[str, Any] = {"id": sample_id}
         if names:
@@ -168,6 +175,7 @@ class DatasetWriter:
         with disk_errors_named(self.file):
             self._out.write(json.dumps({**line, **extra}, ensure_ascii=False, separators=(",", ":")) + "\n")
         self.count += 1
+        return tuple(names)
 
     def flush(self) -> None:
         """Hand every sample so far to the operating system."""
@@ -187,13 +195,15 @@ class DatasetWriter:
     ) -> None:
         self.close()
 
-    def _store(self, rgb: np.ndarray, name: str) -> str:
+    def _store(self, image: np.ndarray | bytes, name: str) -> str:
         import simplejpeg
 
         relative = f"images/{name}.jpg"
         path = self.folder / relative
         path.parent.mkdir(exist_ok=True)
-        jpeg = simplejpeg.encode_jpeg(np.ascontiguousarray(rgb), quality=JPEG_QUALITY, colorsubsampling="444")
+        jpeg = image if isinstance(image, bytes) else simplejpeg.encode_jpeg(
+            np.ascontiguousarray(image), quality=JPEG_QUALITY, colorsubsampling="444"
+        )
         with disk_errors_named(path):
             path.write_bytes(jpeg)
         return relative

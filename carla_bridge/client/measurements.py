@@ -101,13 +101,17 @@ class Stream:
                 return False
         return True
 
+    def due(self, frame: int) -> bool:
+        """Whether the sensor fires on `frame`, as far as is known."""
+        return self._phase is not None and frame % self.period == self._phase
+
     def take(self, frame: int, deadline: float) -> Any | None:
         """The measurement of `frame`, or None when the sensor is not due.
 
         Raises:
             InfrastructureError: it was due and did not come in time, was left out, or the server has ended.
         """
-        if self._phase is None or frame % self.period != self._phase:
+        if not self.due(frame):
             return None
         newest = None
         while True:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -46,8 +47,33 @@ STYLE = FollowerConfig()
 CALM, BOLD = IdmConfig(), IdmConfig(max_accel_mps2=3.2)
 
 
+@dataclass(frozen=True)
+class Noticed:
+    """What a plan was made from.
+
+    Attributes:
+        others: everybody near the route, by rising distance along it.
+        ahead: what the vehicle must not run into.
+        progress_m: arc length of its middle.
+        front_m: arc length of its front.
+        shift_m: how far a detour shifts it from the route's line, left positive.
+    """
+
+    others: tuple[Other, ...]
+    ahead: tuple[Ahead, ...]
+    progress_m: float
+    front_m: float
+    shift_m: float
+
+
 class PrivilegedExpert(InProcessAgent):
-    """Drives by full knowledge. One object drives one route after another."""
+    """Drives by full knowledge. One object drives one route after another.
+
+    Attributes:
+        noticed: what the latest plan was made from; None before the first.
+    """
+
+    noticed: Noticed | None = None
 
     def __init__(self, name: str = "expert", config: FollowerConfig = STYLE) -> None:
         """Take a driving style: its cruise speed, lateral acceleration and the shape of answers."""
@@ -63,6 +89,7 @@ class PrivilegedExpert(InProcessAgent):
         self._progress_m = 0.0
         self._held_m = math.inf
         self._waits = 0
+        self.noticed = None
 
     def plan(self, view: View) -> Plan:
         """The roll-out from where the vehicle is."""
@@ -108,6 +135,8 @@ class PrivilegedExpert(InProcessAgent):
             ahead.append(stop)
         ahead += self._hold(len(ahead) > conflicts, front_m, speed)
         accels, _ = roll_speeds(front_m, speed, limit, ahead, FORECAST_STEPS, STEP_S, idm)
+        shift_m = float(passing.offsets(np.array([self._progress_m]))[0])
+        self.noticed = Noticed(tuple(others), tuple(ahead), self._progress_m, front_m, shift_m)
         return self._roll(pose, speed, passing, accels)
 
     def _hold(self, gives_way: bool, front_m: float, speed: float) -> list[Ahead]:

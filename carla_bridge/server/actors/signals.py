@@ -32,7 +32,7 @@ FOLLOWING = {
 CELL_M = 16.0
 SIDEWAYS_COS = 0.5  # a light governs a vehicle that heads within 60 degrees of its lanes
 LEVEL_M = 4.0  # a road that runs above or below is further away than that; the ground before a light is not
-LAMP_HALF_M = (0.2, 0.2, 0.45)
+LAMP_HALF_M = (0.2, 0.42, 0.9)  # of a head as it is drawn, with its back plate
 LAMPS = {
     TrafficLightState.RED: LampColor.RED,
     TrafficLightState.YELLOW: LampColor.YELLOW,

@@ -1,0 +1,100 @@
+"""`wamdiff2 collect`: drives a fleet of experts and writes a training set of plans, questions and boxes."""
+
+from __future__ import annotations
+
+import hashlib
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from carla_bridge.client.server_process import parse_address
+from carla_bridge.collect.output import SetFolder
+from carla_bridge.collect.preview import write_preview
+from carla_bridge.collect.records import FILES
+from carla_bridge.collect.runner import CollectConfig, episodes
+from carla_bridge.nano import NANO_CAMERA, NANO_TASK
+from carla_bridge.routes import ROUTES_FOLDER
+from wamdiff2_core.errors import UserError
+from wamdiff2_core.outputs import writable_folder
+
+DEFAULT_ROUTES = (ROUTES_FOLDER / "embedded-40.xml", ROUTES_FOLDER / "train.xml")
+
+
+def collect(
+    out: Annotated[Path, typer.Option(help="Folder of the set; an unfinished one is gone on with.")],
+    routes: Annotated[
+        list[Path] | None, typer.Option(help="Route file (Bench2Drive's XML form); again for each further one.",
+                                        show_default="embedded-40.xml and train.xml"),
+    ] = None,
+    samples: Annotated[int, typer.Option(min=1, help="How many planning samples.")] = 1000,
+    max_episodes: Annotated[int, typer.Option("--episodes", min=0, help="At most so many episodes; 0: any.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed; sets of different seeds are different.")] = 0,
+    seconds: Annotated[float, typer.Option(min=5.0, help="Simulated time of an episode.")] = 60.0,
+    fleet: Annotated[int, typer.Option(min=0, max=30, help="Expert-driven vehicles beside the first.")] = 11,
+    vehicles: Annotated[int, typer.Option(min=0, help="Vehicles of background traffic.")] = 20,
+    walkers: Annotated[int, typer.Option(min=0, help="Walkers, in the embedded world.")] = 40,
+    scenarios: Annotated[bool, typer.Option(help="Play the scenarios of the routes, or leave them out.")] = True,
+    images: Annotated[bool, typer.Option(help="Take pictures, or plan from words alone.")] = True,
+    workers: Annotated[int, typer.Option(min=1, help="Processes, each with a server of its own.")] = 1,
+    carla: Annotated[str, typer.Option(help="HOST:PORT of a running server; none: embedded ones are started.")] = "",
+    maps: Annotated[Path | None, typer.Option(help="Folder of .xodr files, for towns of embedded servers.")] = None,
+    preview: Annotated[int, typer.Option(min=0, help="Pictures of a contact sheet, preview.jpg; 0: none.")] = 0,
+) -> None:
+    """Collect a training set: what the expert does, questions about what the camera sees, and boxes."""
+    writable_folder(out, "out")
+    if carla:
+        parse_address(carla)
+        if workers > 1:
+            raise UserError("workers", "1 with --carla: a server has one world", workers)
+        if walkers:
+            walkers = 0  # only the embedded server has walkers of its own
+    config = CollectConfig(
+        tuple(routes or DEFAULT_ROUTES), out, seed, seconds, fleet, vehicles, walkers, scenarios, images, carla, maps
+    )
+    config.schedule()  # reads the files, so that a bad one is told before anything is begun
+    with SetFolder(out, _request(config), _versions(), samples) as target, _progress() as bar:
+        task = bar.add_task("collect", total=samples, completed=target.samples, episodes=target.episodes)
+        more = episodes(config, target.episodes, workers)
+        while not target.full and (max_episodes == 0 or target.episodes < max_episodes):
+            target.add(next(more))
+            bar.update(task, completed=target.samples, episodes=target.episodes)
+        more.close()  # type: ignore[attr-defined]
+        count, driven = target.samples, target.episodes
+    typer.echo(f"{count} samples in {driven} episodes: " + " ".join(str(out / name) for name in FILES))
+    if preview:
+        typer.echo(f"preview: {write_preview(out, preview)}")
+
+
+def _request(config: CollectConfig) -> dict[str, Any]:
+    """What the content of a set depends on, as JSON values."""
+    from dataclasses import asdict
+
+    values = {name: getattr(config, name) for name in (
+        "seed", "seconds", "fleet", "vehicles", "walkers", "scenarios", "images", "carla",
+    )}  # fmt: skip
+    files = {file.name: hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in config.routes}
+    maps = "" if config.maps is None else str(config.maps)
+    task = asdict(NANO_TASK)
+    task["target_rule"]["distances_m"] = list(task["target_rule"]["distances_m"])
+    return {"routes": files, "maps": maps, **values, "task": task, "camera": asdict(NANO_CAMERA)}
+
+
+def _versions() -> dict[str, str]:
+    return {name: version(name) for name in ("wamdiff2", "carla", "numpy", "opencv-python-headless", "simplejpeg")}
+
+
+def _progress() -> Any:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        """Samples of wall-clock second."""
+
+        def render(self, task: Any) -> Text:
+            return Text(f"{task.speed:.1f}/s" if task.speed else "")
+
+    return Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+                    TextColumn("samples, {task.fields[episodes]} episodes"), Rate(),
+                    TimeRemainingColumn(elapsed_when_finished=True), speed_estimate_period=600.0)

@@ -1,0 +1,227 @@
+"""One vehicle of the fleet: the expert drives it along one stretch of a route after another, and moments are noted.
+
+A stretch ends with its route, when the vehicle touches something, leaves its path or stands too long; its moments then
+get their labels. The label is what the vehicle really did in the next three seconds. Where that is not known, or was
+disturbed on purpose, or the vehicle stood and something that could not be foreseen let it go, it is what the expert
+planned at that moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from carla_bridge.agents.agent import View
+from carla_bridge.agents.expert.agent import PrivilegedExpert
+from carla_bridge.agents.expert.road import Road
+from carla_bridge.client.surroundings import Surroundings
+from carla_bridge.client.vehicle_control import HOLD
+from carla_bridge.collect.perturbation import NOWHERE, Aside, NoiseBursts, rejoined
+from carla_bridge.collect.sight import Seen
+from carla_bridge.collect.situation import STANDING_MPS, STANDING_WAY_M, Situation, read_situation
+from carla_bridge.nano import NANO_TASK
+from carla_bridge.routes.navigation import Navigator, RoutePlan
+from wamdiff2_core.control.controller import Controller, PlanInMap
+from wamdiff2_core.frames import inverse, transform_points
+from wamdiff2_core.types import EgoState, Navigation, Plan, Pose2D, VehicleCommand, Waypoints
+
+TICK_S = 0.05
+LABEL_TICKS = round(NANO_TASK.dt_s / TICK_S)
+HORIZON_TICKS = LABEL_TICKS * NANO_TASK.waypoints
+MAX_DEVIATION_M, LONGEST_STAND_S = 6.0, 40.0
+END_GAP_M = 3.0
+
+
+@dataclass(frozen=True)
+class State:
+    """The vehicle in one tick."""
+
+    stamp_ns: int
+    ego: EgoState
+    images: Mapping[str, Any]
+    collisions: tuple[Any, ...] = ()
+    pictured: None = None
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A sample without its label.
+
+    Attributes:
+        tick: of the stretch.
+        ego: motion and true pose.
+        aside: from where the picture was taken.
+        navigation: from there.
+        plan: of the expert, in base_link.
+        situation, tag: what goes on.
+        jpeg: the picture; None without.
+        seen: what the picture shows.
+        progress_m, deviation_m: on the route.
+        extra: further keys of the sample.
+    """
+
+    tick: int
+    ego: EgoState
+    aside: Aside
+    navigation: Navigation
+    plan: Waypoints
+    situation: Situation
+    tag: str
+    jpeg: bytes | None
+    seen: tuple[Seen, ...]
+    progress_m: float
+    deviation_m: float
+    extra: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """A moment with what was driven, seen from where the picture was taken.
+
+    Attributes:
+        moment: the moment.
+        waypoints: the answer.
+        source: `driven` or `plan`.
+    """
+
+    moment: Moment
+    waypoints: Waypoints
+    source: str
+
+
+class Pilot:
+    """Drives one vehicle.
+
+    Args:
+        name: `hero`, or `fleet` with a number.
+        actor_id: of the vehicle.
+        rng: of all that is drawn for it.
+        carla_map: the town's map.
+
+    Attributes:
+        route: of the present stretch; None while the vehicle waits for a free place.
+        situation: of the latest plan.
+        plan_now: the latest plan's waypoints.
+        standing_s: how long it has been standing.
+        aside: from where the next picture is taken.
+        camera_at: where the camera is; None while it looks away.
+        quiet: whether nobody is so near that a disturbance may hit.
+        wanted: whether the next moment is kept.
+    """
+
+    def __init__(self, name: str, actor_id: int, rng: np.random.Generator, carla_map: Any) -> None:
+        self.name, self.actor_id, self.rng, self._map = name, actor_id, rng, carla_map
+        self.route: RoutePlan | None = None
+        self.aside = NOWHERE
+        self.camera_at: Aside | None = NOWHERE
+        self.quiet = self.wanted = False
+        self.situation: Situation | None = None
+        self.plan_now: Waypoints | None = None
+        self.standing_s = 0.0
+        self._noise = NoiseBursts(rng)
+        self._expert = PrivilegedExpert()
+        self._track: list[Pose2D] = []
+        self._disturbed: list[int] = []
+        self._moments: list[Moment] = []
+        self._stretches = 0
+
+    @property
+    def tick(self) -> int:
+        """Number of the present tick in the stretch."""
+        return len(self._track) - 1
+
+    @property
+    def stretch(self) -> int:
+        """Number of the present stretch, from 1."""
+        return self._stretches
+
+    def begin(self, route: RoutePlan) -> None:
+        """Take a route, at whose start the vehicle is."""
+        self.route = route
+        self._road = Road(route.xy_m)
+        self._expert.start(route, self._map)
+        self.navigator = Navigator(route, NANO_TASK.target_rule)
+        self._controller, self._in_force = Controller(), None
+        self._track, self._disturbed, self._moments = [], [], []
+        self.situation, self.plan_now, self.standing_s = None, None, 0.0
+        self._stretches += 1
+
+    def see(self, ego: EgoState) -> None:
+        """Take the state of a tick."""
+        self._track.append(ego.map_from_base)
+        self.standing_s = self.standing_s + TICK_S if abs(ego.speed_mps) < STANDING_MPS else 0.0
+
+    def replan(self, ego: EgoState, around: Surroundings) -> Navigation:
+        """Let the expert plan for this tick."""
+        navigation = self.navigator.update(ego.map_from_base)
+        state = State(ego.stamp_ns, ego, {})
+        plan = self._expert.plan(View(state, navigation, around))
+        assert plan.waypoints is not None
+        assert self._expert.noticed is not None
+        self.plan_now = plan.waypoints
+        self._in_force = PlanInMap(Plan(ego.stamp_ns, plan.waypoints), ego.map_from_base)
+        self.situation = read_situation(self._expert.noticed, self._road, around, max(0.0, ego.speed_mps))
+        return navigation
+
+    def command(self, ego: EgoState, noise_allowed: bool) -> VehicleCommand:
+        """What the vehicle is asked for in this tick, noise included."""
+        if self.route is None:
+            return HOLD
+        wanted = self._controller.step(self._in_force, ego, ego.stamp_ns)
+        given = self._noise.disturb(wanted, ego.speed_mps, noise_allowed)
+        if given != wanted:
+            self.disturbed()
+        return given
+
+    def disturbed(self) -> None:
+        """Note that what is driven from this tick on is not only the expert's doing."""
+        self._disturbed.append(self.tick)
+
+    def note(self, moment: Moment) -> None:
+        """Keep a moment until the stretch ends."""
+        self._moments.append(moment)
+
+    @property
+    def at_end(self) -> bool:
+        """Whether the stretch is over."""
+        assert self.route is not None
+        navigator = self.navigator
+        return (navigator.progress_m > self.route.length_m - END_GAP_M or navigator.deviation_m > MAX_DEVIATION_M
+                or self.standing_s > LONGEST_STAND_S)
+
+    def end(self, *, touched: bool = False) -> list[Labelled]:
+        """End the stretch.
+
+        Args:
+            touched: whether it ends with a contact; what led there is not to be learnt.
+
+        Returns:
+            Its moments with labels.
+        """
+        last = self.tick - (HORIZON_TICKS if touched else 0)
+        found = [self._labelled(moment) for moment in self._moments if moment.tick <= last]
+        self.route, self._moments = None, []
+        return found
+
+    def _labelled(self, moment: Moment) -> Labelled:
+        waypoints, source = moment.plan, "plan"
+        until = moment.tick + HORIZON_TICKS
+        if until < len(self._track) and not any(moment.tick <= tick < until for tick in self._disturbed):
+            places = [self._track[moment.tick + (k + 1) * LABEL_TICKS] for k in range(NANO_TASK.waypoints)]
+            driven = Waypoints(transform_points(
+                inverse(moment.ego.map_from_base), np.array([[place.x_m, place.y_m] for place in places]),
+            ), NANO_TASK.dt_s)
+            stays = abs(moment.ego.speed_mps) < STANDING_MPS and way_m(moment.plan) < STANDING_WAY_M
+            if not (stays and way_m(driven) >= STANDING_WAY_M):
+                waypoints, source = driven, "driven"
+        if moment.aside != NOWHERE:
+            waypoints = rejoined(waypoints, moment.aside)
+        return Labelled(moment, waypoints, source)
+
+
+def way_m(waypoints: Waypoints) -> float:
+    """Length of the way along waypoints."""
+    return float(np.hypot(*np.diff(np.vstack([[0.0, 0.0], waypoints.xy_m]), axis=0).T).sum())
