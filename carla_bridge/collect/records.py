@@ -15,7 +15,7 @@ from carla_bridge.collect.sight import Seen, Status
 from carla_bridge.collect.situation import extra_of
 from carla_bridge.collect.weather import Weather
 from carla_bridge.nano import NANO_CAMERA, NANO_TASK
-from wamdiff2_core.prompts import IMAGE_PLACEHOLDER, planning_prompt
+from wamdiff2_core.chat import IMAGE_PLACEHOLDER
 from wamdiff2_core.tasks.grounding import (
     Detection,
     Grounding,
@@ -24,8 +24,8 @@ from wamdiff2_core.tasks.grounding import (
     format_grounding,
     grounding_prompt,
 )
+from wamdiff2_core.tasks.planning import format_waypoints, planning_prompt
 from wamdiff2_core.types import CameraFrame, Observation
-from wamdiff2_core.waypoint_text import format_waypoints
 
 PLANNING, QA, GROUNDING = "samples.jsonl", "qa.jsonl", "grounding.jsonl"
 FILES = (PLANNING, QA, GROUNDING)
