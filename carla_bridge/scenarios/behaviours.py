@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -26,8 +27,12 @@ if TYPE_CHECKING:
 LOOKAHEAD_M, LOOKAHEAD_S = 3.0, 0.35
 MAX_STEER_RAD = 0.8
 SIGHT_M = 60.0
+BEND_M, BEND_MPS2, BRAKING_MPS2 = 6.0, 4.5, 2.5  # bends: measured over, driven and braked for with
+STARTING_MPS2, GOING_MPS, STUCK_S, HILL_MPS2 = 0.3, 0.8, 0.7, 6.0
 SIDE_MARGIN_M = 0.3
 SOURCE_ROOM_M = 8.0
+FACED_M = 1.3  # from a line to the side of who reaches into its way: half a car and a little
+NOTICE_S = 2.5  # nothing appears before the ego vehicle in less time than this
 
 
 class Track:
@@ -89,6 +94,21 @@ class Track:
         return Pose2D(float(x), float(y), float(math.atan2(self._steps[k, 1], self._steps[k, 0])))
 
 
+    def bend_mps(self, arc_m: float) -> float:
+        """Speed at which the bends of the next seconds can be driven."""
+        return float(np.interp(arc_m, self.arc_m, self._bend_speeds))
+
+    @cached_property
+    def _bend_speeds(self) -> np.ndarray:
+        ends = np.array([[self.pose(float(arc) + side).yaw_rad for side in (-BEND_M / 2, BEND_M / 2)]
+                         for arc in self.arc_m])
+        turned = np.abs((np.diff(ends, axis=1)[:, 0] + math.pi) % (2 * math.pi) - math.pi)
+        speeds: np.ndarray = np.sqrt(BEND_MPS2 * BEND_M / np.maximum(turned, 1e-3))
+        for k in range(len(speeds) - 2, -1, -1):
+            speeds[k] = min(speeds[k], math.sqrt(speeds[k + 1] ** 2 + 2.0 * BRAKING_MPS2 * self._lengths[k]))
+        return speeds
+
+
 class Behaviour(Protocol):
     """Something that an actor does."""
 
@@ -129,6 +149,8 @@ class LineDriver:
     def __init__(self, actor_id: int, track: Track, cruise_mps: float, manner: Manner = Manner()) -> None:
         self.actor_id, self.track, self.cruise_mps, self.manner = actor_id, track, cruise_mps, manner
         self.arc_m: float | None = None
+        self._stuck_since_ns: int | None = None
+        self._hill_mps2 = 0.0
 
     def step(self, stage: Stage, around: Surroundings) -> None:
         """Give the commands of one tick; nothing while the vehicle is not yet, or no longer, in the world."""
@@ -138,7 +160,20 @@ class LineDriver:
         here = np.array([[actor.pose.x_m, actor.pose.y_m]])
         arcs, _ = self.track.project(here, self.arc_m)
         self.arc_m = float(arcs[0])
-        stage.drive(self.actor_id, VehicleCommand(self._steer(stage, actor), self._accel(actor, around)))
+        accel = self._accel(actor, around)
+        accel += self._against_hill(accel, actor.forward_mps, around.stamp_ns)
+        stage.drive(self.actor_id, VehicleCommand(self._steer(stage, actor), accel))
+
+    def _against_hill(self, accel: float, forward_mps: float, stamp_ns: int) -> float:
+        """What the pedal is pushed further, m/s^2, by a driver whose vehicle does not get going, as bicycles uphill."""
+        if accel < STARTING_MPS2 or forward_mps > GOING_MPS:
+            self._stuck_since_ns = None
+            self._hill_mps2 = self._hill_mps2 if accel > 0.0 else 0.0
+        elif self._stuck_since_ns is None:
+            self._stuck_since_ns = stamp_ns
+        elif stamp_ns - self._stuck_since_ns > STUCK_S * 1e9:
+            self._hill_mps2 = min(HILL_MPS2, self._hill_mps2 + 0.05 * accel)
+        return self._hill_mps2
 
     def _steer(self, stage: Stage, actor: Actor) -> float:
         assert self.arc_m is not None
@@ -153,7 +188,8 @@ class LineDriver:
 
     def _accel(self, actor: Actor, around: Surroundings) -> float:
         m, speed = self.manner, max(actor.forward_mps, 0.0)
-        wanted = max(self.cruise_mps, 0.01)
+        assert self.arc_m is not None
+        wanted = max(min(self.cruise_mps, self.track.bend_mps(self.arc_m)), 0.01)
         free = m.max_accel_mps2 * (1.0 - (speed / wanted) ** 4) if speed <= wanted else -m.comfort_decel_mps2 * min(
             1.0, (speed - wanted) / 1.0
         )
@@ -242,6 +278,9 @@ class Crossing:
 class Flow:
     """Vehicles that come out of the beginning of a line, one after another, and vanish at its end.
 
+    None comes while the ego vehicle could not react to it, or drives on the line the other way: whoever overtakes there
+    has been seen from where the vehicles come from, and two that meet in one lane could neither get on.
+
     Args:
         track: the line.
         height_m: height of the ground at an arc length of it.
@@ -296,12 +335,27 @@ class Flow:
         bodies = [around.ego, *around.actors]
         if any(np.hypot(*(spot.xy_m - [b.pose.x_m, b.pose.y_m])) < SOURCE_ROOM_M for b in bodies):
             return
+        if self._surprises(spot, around.ego) or (self._manner.heeds_ego and self._faces(arc_m, around.ego)):
+            return
         actor_id = stage.try_spawn(self._kind(), spot, speed_mps=self._speed)
         if actor_id is not None:
             driver = LineDriver(actor_id, self.track, self._speed, self._manner)
             driver.arc_m = arc_m
             self._drivers.append(driver)
             self._gap_m = self._draw(stage)
+
+    def _surprises(self, spot: Spot, ego: Actor) -> bool:
+        """Whether a vehicle that begins at a spot would be at the ego vehicle at once."""
+        away = np.array([ego.pose.x_m, ego.pose.y_m]) - spot.xy_m
+        distance_m = max(float(np.hypot(*away)), 1e-6)
+        begins = self._speed * np.array([math.cos(spot.pose.yaw_rad), math.sin(spot.pose.yaw_rad)])
+        return bool((begins - ego.velocity_mps) @ away / distance_m * NOTICE_S > distance_m)
+
+    def _faces(self, arc_m: float, ego: Actor) -> bool:
+        """Whether the ego vehicle is on the line after an arc length and looks against it."""
+        arcs, sides = self.track.project(np.array([[ego.pose.x_m, ego.pose.y_m]]))
+        turned = math.cos(ego.pose.yaw_rad - self.track.pose(float(arcs[0])).yaw_rad)
+        return turned < -0.5 and abs(float(sides[0])) < ego.extent_m[1] + FACED_M and arc_m < float(arcs[0])
 
     def _draw(self, stage: Stage) -> float:
         return float(stage.rng.uniform(*self._gaps))

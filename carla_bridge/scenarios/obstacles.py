@@ -153,7 +153,10 @@ class VehicleOpensDoorTwoWays(LaneObstacle):
 
 
 class ConstructionObstacle(LaneObstacle):
-    """Road works: a warning trailer, debris and two rows of cones; they appear at the trigger."""
+    """Road works: a warning trailer, debris and two rows of cones; they appear at the trigger.
+
+    They follow the lane: on a bend a straight row would close the next lane, too.
+    """
 
     sign = "static.prop.warningconstruction"
 
@@ -164,15 +167,17 @@ class ConstructionObstacle(LaneObstacle):
     def script(self) -> Script:
         """Put the road works, then as every obstacle."""
         self.clear(self.lane_track(self.trigger, self.spec.number("distance", 100.0) + 30.0), first_m=5.0)
-        here, half_m = self.first.spot, 0.85 * self.first.width_m / 2
+        half_m = 0.85 * self.first.width_m / 2
         towards = 1.0 if self.side == "right" else -1.0  # the open side: left of the works, unless they are at the left
-        self.put("static.prop.trafficwarning", here.moved(ahead_m=-5.0, turn_rad=-math.pi / 2))
-        self.put("static.prop.dirtdebris02", here.moved(ahead_m=2.0, turn_rad=-math.pi / 2))
+        before = self.first.up_to_junction(5.0, back=True).spot
+        self.put("static.prop.trafficwarning", before.moved(turn_rad=-math.pi / 2))
+        self.put("static.prop.dirtdebris02", self.first.up_to_junction(2.0).spot.moved(turn_rad=-math.pi / 2))
         for ahead_m in (2.0, 4.0, 6.0, 8.0):
-            self.put("static.prop.constructioncone", here.moved(ahead_m=ahead_m, left_m=towards * half_m))
+            on_lane = self.first.up_to_junction(ahead_m).spot
+            self.put("static.prop.constructioncone", on_lane.moved(left_m=towards * half_m))
         for aside_m in (1.0, 2.0, 3.0):
             left_m = towards * (half_m - aside_m)
-            self.put("static.prop.constructioncone", here.moved(ahead_m=8.0, left_m=left_m))
+            self.put("static.prop.constructioncone", self.first.up_to_junction(8.0).spot.moved(left_m=left_m))
         yield from super().script()
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import numpy as np
+
 from carla_bridge.client.surroundings import LightState
+from carla_bridge.scenarios.behaviours import Track
 from carla_bridge.scenarios.errors import ScenarioError
 from carla_bridge.scenarios.places import Junction, Place
 from carla_bridge.scenarios.scenario import Scenario, Script
@@ -12,14 +15,40 @@ from carla_bridge.scenarios.scenario import Scenario, Script
 GREEN_DELAY_S = 5.0
 BEHIND_JUNCTION_M = 10.0
 SIGN_REACH_M = 12.0
+ENTRY_M = 5.0
 
 
 class JunctionScenario(Scenario):
-    """Base of what happens at the junction ahead of the trigger: it ends 10 m behind it."""
+    """Base of what happens at the junction ahead of the trigger: it ends 10 m behind it.
+
+    Background vehicles leave junction and way there, as upstream: one that waits for a gap in the scenario's own
+    traffic would wait as long as that lasts, and the ego vehicle behind it.
+    """
 
     def set_up(self) -> None:
         """Find the junction."""
         self.crossing = Junction.ahead_of(self.trigger)
+
+    def begin(self) -> None:
+        """Clear the way, and start the script."""
+        track = Track(self.scene.plan.xy_m)
+        ends = np.stack([self.trigger.spot.xy_m, self.crossing.entry.spot.xy_m])
+        (first_m, last_m), _ = track.project(ends)
+        self.clear(track, float(first_m), float(last_m) + ENTRY_M)
+        self.clear_junction()
+        super().begin()
+
+    def clear_junction(self) -> None:
+        """Take background vehicles out of the junction."""
+        entry = self.crossing.entry
+        junction = entry.waypoint.next(ENTRY_M)[0].junction_id
+        inside = []
+        for actor in self.scene.around.actors:
+            if actor.role_name == "background" and actor.type_id.startswith("vehicle."):
+                place = Place.at(self.stage.simulation.map, actor.pose, actor.z_m)
+                if place.in_junction and place.waypoint.junction_id == junction:
+                    inside.append(actor.id)
+        self.stage.remove_background(inside)
 
     def behind_junction(self) -> Script:
         """Wait until the ego vehicle has come out of the junction, and 10 m on."""
