@@ -6,16 +6,14 @@ import math
 from typing import ClassVar
 
 from carla_bridge.client.surroundings import LightState
-from carla_bridge.scenarios.behaviours import Flow, Track
+from carla_bridge.scenarios.behaviours import Flow
 from carla_bridge.scenarios.places import Place
 from carla_bridge.scenarios.scenario import Scenario, Script, heights
 from carla_bridge.scenarios.signs import BEHIND_JUNCTION_M, GREEN_DELAY_S, JunctionScenario
-from wamdiff2_core.frames import wrap_angle
 
 SINK_M = 2.0
 DEFAULT_GAPS_M = (20.0, 50.0)
 THROUGH_M = 30.0  # way through a junction
-STRAIGHT_RAD = math.radians(45.0)  # a lane that turns by more at the junction is one for turning
 
 
 class GivenFlow(Scenario):
@@ -122,20 +120,14 @@ class JunctionTurn(JunctionScenario):
         self._speed_mps = self.spec.number("flow_speed", 20.0)
         self._gaps_m = self.spec.interval("source_dist_interval", (25.0, 50.0))
         arm = self.crossing.arm(self.side)
-        lanes = arm.same_direction()[::-1] if self.side == "left" else [arm]
-        found = [(lane, *self._flow_line(lane)) for lane in lanes]
-        goes_on = [way for way in found if self.flow_turn != "straight" or turned_rad(way[2]) < STRAIGHT_RAD]
-        self._arm, source, self._line = (goes_on or found)[0]
+        self._arm = arm.same_direction()[-1] if self.side == "left" else arm
+        source = self._arm.up_to_junction(self.source_s * self._speed_mps, back=True)
+        before_m = math.hypot(*(source.spot.xy_m - self._arm.spot.xy_m))
+        length_m = before_m + THROUGH_M + self.sink_s * self._speed_mps
+        self._line = self.lane_track(source, length_m, turn=self.flow_turn)
         self._heights = heights(self.stage.simulation.map, self._line, source.spot.z_m)
         if self.signalised:
             self.need_lights()
-
-    def _flow_line(self, arm: Place) -> tuple[Place, Track]:
-        """Where a flow on a lane begins, and its line."""
-        source = arm.up_to_junction(self.source_s * self._speed_mps, back=True)
-        before_m = math.hypot(*(source.spot.xy_m - arm.spot.xy_m))
-        length_m = before_m + THROUGH_M + self.sink_s * self._speed_mps
-        return source, self.lane_track(source, length_m, turn=self.flow_turn)
 
     def script(self) -> Script:
         """Run the flow until the ego vehicle is 10 m behind the junction."""
@@ -190,11 +182,6 @@ class SignalizedJunctionLeftTurnEnterFlow(NonSignalizedJunctionLeftTurnEnterFlow
     """The same with lights."""
 
     signalised = True
-
-
-def turned_rad(line: Track) -> float:
-    """Angle between the directions of a line's beginning and its end."""
-    return abs(wrap_angle(line.pose(line.length_m).yaw_rad - line.pose(0.0).yaw_rad))
 
 
 class RouteStretch(Scenario):

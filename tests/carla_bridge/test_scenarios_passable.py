@@ -19,7 +19,7 @@ from carla_bridge.scenarios.engine import ScenarioEngine  # noqa: E402
 from carla_bridge.scenarios.places import Place, Spot  # noqa: E402
 from carla_bridge.scenarios.scenario import Scene  # noqa: E402
 from carla_bridge.scenarios.stage import Stage  # noqa: E402
-from carla_bridge.scenarios.traffic_flows import NonSignalizedJunctionRightTurn, turned_rad  # noqa: E402
+from carla_bridge.scenarios.traffic_flows import NonSignalizedJunctionRightTurn  # noqa: E402
 from tests.carla_bridge.scenario_drive import Rails, distances  # noqa: E402
 from wamdiff2_core.types import Pose2D  # noqa: E402
 
@@ -96,8 +96,8 @@ def test_background_vehicles_leave_the_way_to_a_junction_and_the_junction(rails:
     assert [actor_id in left for actor_id in ids] == [False, False, True]
 
 
-def test_a_flow_across_a_junction_takes_a_lane_that_leads_straight_on(shared_data):
-    """Bench2Drive's route 26966: the rightmost lane from the left is for turning right only."""
+def test_a_flow_across_a_junction_leads_straight_on_through_all_sections_of_its_lanes(shared_data):
+    """Bench2Drive's route 26966: Town05's ways through a junction begin with a straight section, turning or not."""
     routes = load_routes(shared_data / "bench2drive" / "bench2drive220.xml")
     spec = next(route for route in routes if route.id == "26966")
     town = carla.Map("Town05", (shared_data / "opendrive" / "Town05.xodr").read_text(encoding="utf-8"))
@@ -105,7 +105,9 @@ def test_a_flow_across_a_junction_takes_a_lane_that_leads_straight_on(shared_dat
     stage = SimpleNamespace(simulation=SimpleNamespace(map=town))
     scenario = NonSignalizedJunctionRightTurn(spec.scenarios[0], Scene(stage, planner.plan(spec), planner, None))
     scenario.set_up()
-    assert turned_rad(scenario._line) < math.radians(20.0)
+    line = scenario._line
+    yaws = np.array([line.pose(float(arc)).yaw_rad for arc in np.arange(0.0, line.length_m, 1.0)])
+    assert np.abs(np.unwrap(yaws) - yaws[0]).max() < math.radians(20.0)
 
 
 class Hill:

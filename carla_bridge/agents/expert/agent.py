@@ -18,12 +18,14 @@ from carla_bridge.agents.agent import Needs, View
 from carla_bridge.agents.expert.idm import Ahead, IdmConfig, roll_speeds
 from carla_bridge.agents.expert.others import (
     FORECAST_STEPS,
+    OPPOSITE_RAD,
     STANDING_MPS,
     TIMES_S,
     Discs,
     Other,
     OthersReader,
     ego_discs,
+    follows,
     forecast,
 )
 from carla_bridge.agents.expert.others import discs as discs_of
@@ -36,11 +38,13 @@ from carla_bridge.routes.navigation import RoutePlan
 from wamdiff2_core.types import Plan, Pose2D, Waypoints
 
 SIDE_M, ONCOMING_SIDE_M, WALKER_SIDE_M = 0.2, 0.05, 0.6  # free strip beside the vehicle in which others count
-CONFLICT_MARGIN_M = 0.5
+# Discs are 0.3 m wider than two bodies: side by side in opposite directions, 0.25 m between those is let pass.
+CONFLICT_MARGIN_M, WALKER_MARGIN_M, OPPOSITE_MARGIN_M = 0.5, 0.9, -0.05
 LEADER_TURN_RAD = math.radians(60.0)
 MAX_CONFLICTS = 4
 CROSSING_GAP_M, HELD_MPS = 1.6, 0.5
 BOLD_AFTER_PLANS, BOLD_MARGIN_M, BOLD_LOOK_S = 32, 0.15, 4.0  # 8 s of waiting
+PUSHY_AFTER_PLANS, PUSHY_LOOK_S = 56, 2.5  # who comes later than this has time to slow down
 WARY_SIDE_M, WARY_MPS, WARY_DECEL_MPS2 = 3.0, 2.2, 2.5
 PATH_AHEAD_M = 60.0
 STYLE = FollowerConfig()
@@ -82,7 +86,7 @@ class PrivilegedExpert(InProcessAgent):
 
     def start(self, route: RoutePlan, carla_map: Any) -> None:
         """Take the route."""
-        self._road = Road(route.xy_m)
+        self._road = Road(route.xy_m, carla_map)
         self._limits = speed_profile(self._road.xy_m, self._config)
         self._map = carla_map
         self._readers: tuple[OthersReader, RouteRules, Passing] | None = None
@@ -121,8 +125,10 @@ class PrivilegedExpert(InProcessAgent):
             free = min(float(self._limits[self._road.index(self._progress_m + way_m)]), detour_mps)
             return min([free, *(wary_mps(gap_m - way_m) for gap_m in wary if gap_m > way_m - 1.0)])
 
-        rivals = [(other, forecast(other)) for other in others if other not in leaders and self._counts(other)]
-        conflicts, idm = len(ahead), BOLD if self._bold else CALM
+        rivals = [
+            (other, forecast(other, self._road)) for other in others if other not in leaders and self._counts(other)
+        ]
+        conflicts, idm = len(ahead), BOLD if self._bold or passing.in_a_hurry else CALM
         for _ in range(MAX_CONFLICTS):
             _, ways = roll_speeds(front_m, speed, limit, ahead, 2 * FORECAST_STEPS, STEP_S, idm)
             s = self._progress_m + np.array(ways[1::2])
@@ -188,7 +194,7 @@ class PrivilegedExpert(InProcessAgent):
 
     @staticmethod
     def _gap(other: Other) -> float:
-        return 2.5 if other.is_vehicle else 2.0
+        return 5.0 if other.is_rider else 2.5 if other.is_vehicle else 2.0  # behind a rider, with room to steer out
 
     @staticmethod
     def _counts(other: Other) -> bool:
@@ -218,12 +224,8 @@ class PrivilegedExpert(InProcessAgent):
         for other, discs in rivals:
             if self._follows(other, pose, front_m, extent_m):
                 continue
-            margin = CONFLICT_MARGIN_M + (0.4 if other.is_walker else 0.0)
-            if self._bold and not other.is_walker:
-                margin = BOLD_MARGIN_M
-            hits = np.flatnonzero(own.hits(discs, margin))
-            if self._bold:
-                hits = hits[TIMES_S[hits] < BOLD_LOOK_S]
+            hits = np.flatnonzero(own.hits(discs, self._margin_m(other)))
+            hits = hits[TIMES_S[hits] < horizon_s(self._waits, other.is_walker)]
             if len(hits) and (first is None or hits[0] < first[0]):
                 first = int(hits[0]), other, discs
         if first is None:
@@ -248,6 +250,14 @@ class PrivilegedExpert(InProcessAgent):
             return None  # it cannot be stopped before, and there is time to be through
         return Ahead(begins_m + 0.3, 0.0, CROSSING_GAP_M, f"crossing {other.actor.type_id}")
 
+    def _margin_m(self, other: Other) -> float:
+        """Room to the discs of a forecast."""
+        if other.is_walker:
+            return WALKER_MARGIN_M
+        if abs(other.turned_rad) > OPPOSITE_RAD and follows(other, self._road):
+            return OPPOSITE_MARGIN_M
+        return BOLD_MARGIN_M if self._bold else CONFLICT_MARGIN_M
+
     @staticmethod
     def _may_step_out(other: Other, front_m: float, half_width_m: float) -> bool:
         """Whether somebody on foot or on a bicycle is beside the road ahead and looks across it."""
@@ -263,6 +273,13 @@ class PrivilegedExpert(InProcessAgent):
         offset = float((np.array([pose.x_m, pose.y_m]) - self._road.xy_m[best]) @ self._road.left[best])
         behind = (other.rear_m + other.front_m) / 2 < rear_m and abs(other.turned_rad) < LEADER_TURN_RAD
         return behind and other.overlaps(offset - 1.2, offset + 1.2)
+
+
+def horizon_s(waits: int, is_walker: bool) -> float:
+    """How far ahead a conflict counts, after having given way for a number of plans."""
+    if waits <= BOLD_AFTER_PLANS:
+        return math.inf
+    return PUSHY_LOOK_S if waits > PUSHY_AFTER_PLANS and not is_walker else BOLD_LOOK_S
 
 
 def wary_mps(gap_m: float) -> float:

@@ -1,8 +1,9 @@
 """The other actors along the route, and where they will be.
 
 A forecast keeps speed and turn of the moment, goes on braking if the actor brakes, and for a moment on speeding up:
-right for a few seconds, which is what a driver can count on. It is a row of discs per actor, so that one distance tells
-of a conflict.
+right for a few seconds, which is what a driver can count on. Whoever drives along the road, either way, keeps to its
+bends: in a bend, the turn of the moment would lead across the other lane. A forecast is a row of discs per actor, so
+that one distance tells of a conflict.
 """
 
 from __future__ import annotations
@@ -21,11 +22,16 @@ from wamdiff2_core.types import Pose2D
 if TYPE_CHECKING:
     from carla_bridge.client.surroundings import Actor, Surroundings
 
-SEEN_M, ASIDE_M = 90.0, 40.0
+SEEN_M, ASIDE_M = 150.0, 40.0
 STANDING_MPS, MOVED_MPS = 0.2, 0.8  # spawned vehicles settle a little
 FORECAST_STEP_S, FORECAST_STEPS = 0.2, 30
 SPEEDING_UP_S = 1.5
 TIMES_S = FORECAST_STEP_S * np.arange(1, FORECAST_STEPS + 1)
+ALONG_RAD, ALONG_M = math.radians(25.0), 7.0  # turned from the road and off its middle by less, one drives along it
+OPPOSITE_RAD = math.pi - ALONG_RAD  # turned by more, one comes the other way
+FOLLOWING_RADPS, FOLLOWED_S = 0.25, 3.0  # turning by less than this against the bend, looked at for this long
+BEND_SEEN_S = (0.0, 0.2, 0.4, 0.6, 0.8)  # how far ahead a driver begins to turn for a bend
+SWERVE_DEAD_RADPS, SWERVE_S, DRIFT_S = 0.08, 1.5, 2.0
 EMERGENCY = ("police", "ambulance", "firetruck")
 DRIVEN_OVER = ("static.prop.dirtdebris",)
 
@@ -81,6 +87,11 @@ class Other:
     def oncoming(self) -> bool:
         """Whether it looks against the route's direction."""
         return abs(self.turned_rad) > math.radians(120.0)
+
+    @property
+    def middle_m(self) -> tuple[float, float]:
+        """Arc length and distance to the left of its middle."""
+        return (self.rear_m + self.front_m) / 2, (self.right_m + self.left_m) / 2
 
     def overlaps(self, right_m: float, left_m: float) -> bool:
         """Whether it reaches into a strip along the route."""
@@ -175,13 +186,40 @@ def discs(poses_xyyaw: np.ndarray, half_length_m: float, half_width_m: float) ->
     return Discs(centres, max(half_width_m, 0.9 * math.hypot(part, half_width_m)))
 
 
-def forecast(other: Other) -> Discs:
+def forecast(other: Other, road: Road) -> Discs:
     """Where an actor will be at `TIMES_S`."""
+    way = _way(other)
+    poses = _along_road(other, road, way) if follows(other, road) else _by_turn(other, way)
+    return discs(poses, *other.actor.extent_m[:2])
+
+
+def follows(other: Other, road: Road) -> bool:
+    """Whether a vehicle drives along the road, either way, and turns as its bends do; never sure in a junction."""
+    s, d = other.middle_m
+    if (not other.is_vehicle or abs(math.cos(other.turned_rad)) < math.cos(ALONG_RAD) or abs(d) > ALONG_M
+            or not 0.0 < s < road.length_m or road.meets_junction(s, s + FOLLOWED_S * other.along_mps)):
+        return False
+    return abs(_swerve_radps(other, road)) < FOLLOWING_RADPS
+
+
+def _pace(other: Other, road: Road) -> float:
+    """Progress along the route for each metre driven: the inside of a bend is shorter."""
+    s, d = other.middle_m
+    return 1.0 / max(0.3, 1.0 - float(road.bends(np.array([s]))[0]) * d)
+
+
+def _swerve_radps(other: Other, road: Road) -> float:
+    """How fast a vehicle turns against the bend that it is in, or is about to be in."""
+    ahead_m = other.middle_m[0] + other.along_mps * np.array(BEND_SEEN_S)
+    bend = road.bends(ahead_m) * other.along_mps * _pace(other, road)
+    rate = other.actor.yaw_rate_radps
+    return rate - float(np.clip(rate, bend.min(), bend.max()))
+
+
+def _way(other: Other) -> np.ndarray:
+    """(T,) metres that an actor makes, negative backwards."""
     actor = other.actor
     speed = math.copysign(actor.speed_mps, actor.forward_mps) if other.is_vehicle else actor.speed_mps
-    direction = actor.pose.yaw_rad
-    if not other.is_vehicle and actor.speed_mps > STANDING_MPS:
-        direction = math.atan2(actor.velocity_mps[1], actor.velocity_mps[0])
     change = other.accel_mps2 if other.is_vehicle and abs(other.accel_mps2) > 0.3 else 0.0
     change = min(2.0, max(-6.0, change))
     until_s = abs(speed) / -change if change < 0 else SPEEDING_UP_S
@@ -189,16 +227,35 @@ def forecast(other: Other) -> Discs:
     way = abs(speed) * t + 0.5 * change * t**2
     if change >= 0:
         way = way + (abs(speed) + change * until_s) * np.maximum(0.0, TIMES_S - until_s)
-    way = math.copysign(1.0, speed) * way
-    # A turn is held for 2 s: longer, a wobble becomes a circle.
+    return np.asarray(math.copysign(1.0, speed) * way)
+
+
+def _along_road(other: Other, road: Road, way_m: np.ndarray) -> np.ndarray:
+    """(T, 3) poses of a vehicle that follows the road's bends.
+
+    A drift to the side is held for `DRIFT_S`, a turn against the bend for `SWERVE_S`.
+    """
+    s, d = other.middle_m
+    swerve = _swerve_radps(other, road)
+    swerve = swerve if abs(swerve) > SWERVE_DEAD_RADPS else 0.0
+    arcs = s + math.cos(other.turned_rad) * way_m * _pace(other, road)
+    aside = d + other.across_mps * np.minimum(TIMES_S, DRIFT_S)
+    aside = aside + 0.5 * other.along_mps * swerve * np.minimum(TIMES_S, SWERVE_S) ** 2
+    return np.column_stack([road.places(arcs, aside), road.headings(arcs) + other.turned_rad])
+
+
+def _by_turn(other: Other, way_m: np.ndarray) -> np.ndarray:
+    """(T, 3) poses of an actor that holds its turn for 2 s: longer, a wobble becomes a circle."""
+    actor = other.actor
+    direction = actor.pose.yaw_rad
+    if not other.is_vehicle and actor.speed_mps > STANDING_MPS:
+        direction = math.atan2(actor.velocity_mps[1], actor.velocity_mps[0])
     rate = actor.yaw_rate_radps if other.is_vehicle and abs(actor.yaw_rate_radps) > 0.05 else 0.0
     yaw = direction + rate * np.minimum(TIMES_S, 2.0)
-    steps = np.diff(way, prepend=0.0)
-    middle = actor.pose
+    steps = np.diff(way_m, prepend=0.0)
     centre = actor.corners_m().mean(axis=0)
     x, y = centre[0] + np.cumsum(steps * np.cos(yaw)), centre[1] + np.cumsum(steps * np.sin(yaw))
-    heading = yaw if other.is_vehicle else np.full(len(t), middle.yaw_rad)
-    return discs(np.stack([x, y, heading], axis=1), actor.extent_m[0], actor.extent_m[1])
+    return np.column_stack([x, y, yaw if other.is_vehicle else np.full(len(yaw), actor.pose.yaw_rad)])
 
 
 def ego_discs(road: Road, s_m: np.ndarray, d_m: np.ndarray, pose: Pose2D, extent_m: Sequence[float]) -> Discs:

@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from carla_bridge.agents.expert.detour import Detour
 from carla_bridge.agents.expert.idm import Ahead
+from carla_bridge.agents.expert.keep_right import KeepRight
+from carla_bridge.agents.expert.lanes import FeederLanes, SideLanes
 from carla_bridge.agents.expert.others import STANDING_MPS, Other
 from carla_bridge.agents.expert.road import Road
 
 if TYPE_CHECKING:
     import carla
 
-SIDE_GAP_M = 0.45  # to what is passed
+SIDE_GAP_M = 0.65  # to what is passed
 LANE_GAP_M = 0.1  # to the far edge of the lane that is used
 JOIN_M = 16.0  # obstacles this close behind one another are passed in one go
 WAIT_M = 9.0  # room to steer out that is kept while waiting
@@ -31,110 +34,45 @@ OPEN_END_M = 1e6  # of a detour that somebody else ends
 SETTLED_S = 1.0  # something has stood this long before it counts as standing there
 BROKEN_DOWN_S = 20.0  # and this long if it was seen to drive
 QUEUE_M = 35.0  # vehicles this close before a light's line wait for it
-PASS_MPS, PASS_ACCEL_MPS2 = 8.0, 1.8
+PATIENCE_S, BEHIND_JUNCTION_M = 30.0, 5.5  # how long a car behind a junction is waited for, and how far from it
+APPROACH_MPS, APPROACH_DECEL_MPS2, APPROACH_M = 4.5, 1.2, 40.0  # to a place where the opposite lane is needed: to look
+PASS_MPS, PASS_ACCEL_MPS2 = 8.0, 2.3
 MEETING_S, MEETING_M = 1.0, 6.0  # spare time and room to oncoming traffic
+HURRY_AFTER_PLANS, HURRY_SHARE = 40, 0.3  # of these, once it has waited for 10 s
 RETURN_M = 18.0
-FEEDER_LOOK_M, FEEDER_STEP_M, FEEDER_POINTS = 110.0, 4.0, 250
 ON_FEEDER_M, FEEDER_MPS = 2.5, 6.0  # whoever slows for a curve will be faster behind it
+OUT_SHARE = 0.5  # a way out that is shorter than this many times its offset cannot be steered
+CROSSING_SHARE = 0.6  # of the way out, after which the other lane is taken
 BACK_SHARE = 0.6  # of the way back to the route's line, after which the other lane is free again
 
 
 @dataclass(frozen=True)
-class Detour:
-    """A shift of the route to the left (positive) or right.
-
-    Attributes:
-        offset_m: how far.
-        begin_m, full_m, leave_m, end_m: arc lengths of the vehicle's middle: the shift grows from `begin` to `full` and
-            shrinks from `leave` to `end`.
-        oncoming: whether it uses a lane of the opposite direction.
-        yields_to: actor that is let by, or None.
-    """
-
-    offset_m: float
-    begin_m: float
-    full_m: float
-    leave_m: float
-    end_m: float
-    oncoming: bool = False
-    yields_to: int | None = None
-
-    def offsets(self, s_m: np.ndarray) -> np.ndarray:
-        """Shift at arc lengths."""
-        rising = np.clip((s_m - self.begin_m) / max(self.full_m - self.begin_m, 0.1), 0.0, 1.0)
-        falling = np.clip((self.end_m - s_m) / max(self.end_m - self.leave_m, 0.1), 0.0, 1.0)
-        share = np.minimum(rising, falling)
-        return self.offset_m * share**2 * (3.0 - 2.0 * share)
-
-
-@dataclass(frozen=True)
-class Side:
-    """A lane beside the route's.
-
-    Attributes:
-        room_m: how far from the route's line the vehicle may reach on that side.
-        usable: whether there is a lane at all to drive on.
-        oncoming: whether it is of the opposite direction.
-        driving: whether it is a driving lane, and no shoulder or parking lane.
-    """
-
-    room_m: float
-    usable: bool
-    oncoming: bool
-    driving: bool = False
-
-
-@dataclass(frozen=True)
 class Cluster:
-    """Obstacles that are passed in one go: their extent along and across the route."""
+    """Obstacles that are passed in one go: their extent along and across the route, and since when all have stood;
+    things that cannot drive have always stood."""
 
     rear_m: float
     front_m: float
     right_m: float
     left_m: float
-
-
-class FeederLanes:
-    """From where traffic comes into a lane: its own upstream part, and all lanes that lead into that."""
-
-    def __init__(self, carla_map: carla.Map) -> None:
-        self._map = carla_map
-        self._known: dict[tuple[int, int], np.ndarray] = {}
-
-    def towards(self, place_m: tuple[float, float]) -> np.ndarray:
-        """(K, 4) places on those lanes: x, y, heading of travel, and way left to `place_m`; map frame."""
-        import carla
-
-        key = round(place_m[0] / 3.0), round(place_m[1] / 3.0)
-        if key not in self._known:
-            start = self._map.get_waypoint(carla.Location(place_m[0], -place_m[1], 0.0))
-            found: list[tuple[float, float, float, float]] = []
-            heap = [] if start is None else [(start, 0.0)]
-            while heap:
-                here, way_m = heap.pop()
-                transform = here.transform
-                found.append((transform.location.x, -transform.location.y,
-                              -math.radians(transform.rotation.yaw), way_m))
-                if way_m < FEEDER_LOOK_M and len(found) < FEEDER_POINTS:
-                    heap += [(before, way_m + FEEDER_STEP_M) for before in here.previous(FEEDER_STEP_M)]
-            self._known[key] = np.array(found).reshape(-1, 4)
-        return self._known[key]
+    standing_s: float
 
 
 class Passing:
     """Decides on detours along one route."""
 
     def __init__(self, road: Road, carla_map: carla.Map, half_length_m: float, half_width_m: float) -> None:
-        self._road, self._map = road, carla_map
+        self._road = road
         self._half_m, self._half_width_m = half_length_m, half_width_m
         self.detour: Detour | None = None
-        self._nudge: Detour | None = None
-        self._feeders = FeederLanes(carla_map)
+        self._sides, self._feeders = SideLanes(road, carla_map), FeederLanes(carla_map)
+        self._waited = 0
+        self._aside = KeepRight(road, self._sides, half_length_m, half_width_m)
 
     def offsets(self, s_m: np.ndarray) -> np.ndarray:
         """Shift of the route at arc lengths."""
         shift = np.zeros_like(s_m)
-        for detour in (self.detour, self._nudge):
+        for detour in (self.detour, self._aside.nudge):
             if detour is not None:
                 shift = shift + detour.offsets(s_m)
         return shift
@@ -154,8 +92,14 @@ class Passing:
             Where to wait, if anything is waited for, and a limit of speed.
         """
         if self.detour is not None and progress_m > self.detour.end_m:
-            self.detour = None
-        self._keep_right(others, progress_m)
+            self.detour, self._waited = None, 0
+        room_mps = self._aside.update(others, progress_m, on_detour=self.detour is not None)
+        ahead, limit_mps = self._go_on(others, progress_m, speed_mps, next_line_m)
+        return ahead, min(limit_mps, room_mps)
+
+    def _go_on(
+        self, others: Sequence[Other], progress_m: float, speed_mps: float, next_line_m: float
+    ) -> tuple[list[Ahead], float]:
         if self.detour is not None and self.detour.yields_to is not None:
             return [], self._let_by(others, progress_m, speed_mps)
         if self.detour is None and self._make_way(others, progress_m, speed_mps):
@@ -163,42 +107,54 @@ class Passing:
         standing = self._standing(others, progress_m, next_line_m)
         cluster = self._cluster(standing, progress_m)
         if cluster is None:
-            return [], math.inf if self.detour is None else self._limit(self.detour)
+            return [], math.inf if self.detour is None else self._limit(self.detour, progress_m)
+        if self.detour is not None and (self._turns_back(self.detour, others, progress_m, speed_mps)
+                                        or self._begins_late(self.detour, cluster, progress_m)):
+            self.detour = None
         if self.detour is not None:
             if cluster.front_m + self._half_m + 1.0 > self.detour.leave_m:
                 self._extend(cluster, standing)
-            return [], self._limit(self.detour)
+            return [], self._limit(self.detour, progress_m)
         detour = self._around(cluster, standing, progress_m, speed_mps)
+        if detour is not None and self._may_go_on(detour, cluster):
+            return [Ahead(cluster.rear_m, 0.0, BEHIND_JUNCTION_M, "waits for it to go on")], math.inf
         if detour is not None and self._free(detour, others, progress_m, speed_mps):
             self.detour = detour
-            return [], self._limit(detour)
+            return [], self._limit(detour, progress_m)
         if detour is None:
             return [], math.inf  # nothing can be done: whatever stands there is followed as any leader
+        self._waited += speed_mps < STANDING_MPS
         return [Ahead(cluster.rear_m - WAIT_M + 2.0, 0.0, 2.0, "waits to pass")], math.inf
 
-    def _keep_right(self, others: Sequence[Other], progress_m: float) -> None:
-        """Give room to oncoming vehicles that reach over the middle of the road, as far as the lane has any."""
-        if self._nudge is not None and progress_m > self._nudge.end_m:
-            self._nudge = None
-        wanted = self._half_width_m + SIDE_GAP_M
-        close = [
-            other for other in others
-            if other.is_vehicle and other.oncoming and 0.0 < other.front_m - progress_m < LOOK_M
-            and 0.0 < other.right_m < wanted
-        ]
-        if not close or self.detour is not None:
-            return
-        lane = self._side(progress_m, -1)
-        room = lane.room_m - self._half_width_m - LANE_GAP_M
-        offset = -min(max(0.0, room), max(wanted - other.right_m for other in close))
-        leave_m = max(other.front_m for other in close)
-        begin_m = progress_m + 0.5 if self._nudge is None else self._nudge.begin_m
-        offset = min(offset, 0.0 if self._nudge is None else self._nudge.offset_m)
-        self._nudge = Detour(offset, begin_m, begin_m + 8.0, max(begin_m + 8.0, leave_m),
-                             max(begin_m + 8.0, leave_m) + 8.0)
+    @property
+    def in_a_hurry(self) -> bool:
+        """Whether it is on the opposite lane, or is about to leave for it."""
+        return self.detour is not None and self.detour.oncoming
+
+    def _may_go_on(self, detour: Detour, cluster: Cluster) -> bool:
+        """Whether it stands just behind a junction, where a car waits more often than it has broken down."""
+        if not detour.oncoming or cluster.standing_s >= PATIENCE_S:
+            return False
+        return self._road.meets_junction(detour.begin_m, detour.full_m)
+
+    def _turns_back(self, detour: Detour, others: Sequence[Other], progress_m: float, speed_mps: float) -> bool:
+        """Whether somebody has come into the opposite lane while the vehicle was not yet on it."""
+        looks = detour.oncoming and progress_m < self._crossing_m(detour)
+        return looks and not self._free(detour, others, progress_m, speed_mps)
+
+    def _begins_late(self, detour: Detour, cluster: Cluster, progress_m: float) -> bool:
+        """Whether a detour that was not yet begun is for what stands behind the first obstacle."""
+        return progress_m < detour.begin_m and cluster.rear_m - self._half_m < detour.full_m
 
     @staticmethod
-    def _limit(detour: Detour) -> float:
+    def _crossing_m(detour: Detour) -> float:
+        """About where the vehicle begins to reach into the other lane."""
+        return detour.begin_m + CROSSING_SHARE * (detour.full_m - detour.begin_m)
+
+    def _limit(self, detour: Detour, progress_m: float) -> float:
+        if detour.oncoming and progress_m < self._crossing_m(detour):
+            far_m = detour.full_m - progress_m - APPROACH_M
+            return math.sqrt(APPROACH_MPS**2 + 2.0 * APPROACH_DECEL_MPS2 * max(0.0, far_m))
         return PASS_MPS if abs(detour.offset_m) > 0.6 else math.inf
 
     def _standing(self, others: Sequence[Other], progress_m: float, next_line_m: float) -> list[Other]:
@@ -214,14 +170,15 @@ class Passing:
         cluster: Cluster | None = None
         for other in standing:
             in_way = other.overlaps(-reach, reach)
+            stood_s = other.standing_s if other.is_vehicle else math.inf
             if cluster is None:
                 if in_way and other.rear_m < progress_m + LOOK_M:
-                    cluster = Cluster(other.rear_m, other.front_m, other.right_m, other.left_m)
+                    cluster = Cluster(other.rear_m, other.front_m, other.right_m, other.left_m, stood_s)
             elif (in_way and other.rear_m - cluster.front_m < JOIN_M
                   and other.front_m - cluster.rear_m < LONGEST_CLUSTER_M):
                 cluster = Cluster(
                     cluster.rear_m, max(cluster.front_m, other.front_m), min(cluster.right_m, other.right_m),
-                    max(cluster.left_m, other.left_m),
+                    max(cluster.left_m, other.left_m), min(cluster.standing_s, stood_s),
                 )
         return cluster
 
@@ -234,28 +191,6 @@ class Passing:
         if not other.has_moved and other.actor.role_name != "background":
             return other.standing_s >= SETTLED_S
         return other.standing_s >= BROKEN_DOWN_S and not -5.0 < next_line_m - other.front_m < QUEUE_M
-
-    def _side(self, s_m: float, side: int) -> Side:
-        """What lies on one side of the route (+1 left, -1 right) at an arc length."""
-        import carla
-
-        x, y = self._road.xy_m[self._road.index(s_m)]
-        here = self._map.get_waypoint(carla.Location(float(x), float(-y), 0.0))
-        if here is None or here.is_junction:
-            return Side(0.0, False, False)
-        heading = -math.radians(here.transform.rotation.yaw)
-        along = float(self._road.yaw_rad[self._road.index(s_m)])
-        same_way = math.cos(heading - along) > 0
-        # To the left of the route is to the left of the lane when both go the same way.
-        lane = here.get_left_lane() if (side > 0) == same_way else here.get_right_lane()
-        own_m = here.lane_width / 2
-        if lane is None:
-            return Side(own_m, False, False)
-        oncoming = lane.lane_id * here.lane_id < 0
-        if lane.lane_type == carla.LaneType.Driving:
-            return Side(own_m + lane.lane_width, True, oncoming, True)
-        soft = lane.lane_type in (carla.LaneType.Shoulder, carla.LaneType.Parking, carla.LaneType.Biking)
-        return Side(own_m + (lane.lane_width if soft else 0.0), soft and not oncoming, False)
 
     def _offset(self, cluster: Cluster, standing: Sequence[Other], side: int) -> float:
         """How far to one side (+1 left, -1 right) a free strip lies along a group, whatever else stands there."""
@@ -278,11 +213,11 @@ class Passing:
         for side in (1, -1):
             offset = self._offset(cluster, standing, side)
             places = np.linspace(cluster.rear_m, cluster.front_m, 3)
-            lanes = [self._side(float(s), side) for s in places]
+            lanes = [self._sides.at(float(s), side) for s in places]
             room = min(lane.room_m for lane in lanes)
             if offset + self._half_width_m + LANE_GAP_M > room:
                 continue
-            needs_lane = offset + self._half_width_m > 1.75
+            needs_lane = offset + self._half_width_m > min(lane.own_m for lane in lanes)
             if needs_lane and not all(lane.usable for lane in lanes):
                 continue
             oncoming = needs_lane and any(lane.oncoming for lane in lanes)
@@ -292,9 +227,8 @@ class Passing:
             leave_m = cluster.front_m + self._half_m + 1.0
             detour = Detour(side * offset, begin_m, full_m, leave_m, leave_m + max(run_m, RETURN_M), oncoming)
             found.append((offset + (3.0 if oncoming else 0.0), detour))
-        # With less room than this the vehicle cannot steer out any more.
-        fits = [item for item in found if item[1].full_m - item[1].begin_m > 3.0]
-        return min(fits or found, key=lambda item: item[0])[1] if found else None
+        fits = [item for item in found if item[1].full_m - item[1].begin_m > OUT_SHARE * abs(item[1].offset_m)]
+        return min(fits, key=lambda item: item[0])[1] if fits else None
 
     def _extend(self, cluster: Cluster, standing: Sequence[Other]) -> None:
         assert self.detour is not None
@@ -309,7 +243,8 @@ class Passing:
         right = detour.offset_m - self._half_width_m - 0.3
         left = detour.offset_m + self._half_width_m + 0.3
         back_m = detour.leave_m + BACK_SHARE * (detour.end_m - detour.leave_m)
-        lasts_s = time_to_drive(back_m - progress_m, speed_mps) + MEETING_S
+        spare = HURRY_SHARE if self._waited > HURRY_AFTER_PLANS else 1.0
+        lasts_s = time_to_drive(back_m - progress_m, speed_mps) + spare * MEETING_S
         if detour.oncoming and self._fed(detour, others, back_m, lasts_s):
             return False
         for other in others:
@@ -319,7 +254,7 @@ class Passing:
                 continue  # in the own lane
             if other.oncoming or other.along_mps < -0.5:
                 meeting_m = other.rear_m + other.along_mps * lasts_s
-                if other.front_m > progress_m and meeting_m < back_m + self._half_m + MEETING_M:
+                if other.front_m > progress_m and meeting_m < back_m + self._half_m + spare * MEETING_M:
                     return False
             elif other.front_m > progress_m - self._half_m - 2.0 and other.rear_m < progress_m + self._half_m + 4.0:
                 return False
@@ -357,7 +292,7 @@ class Passing:
         if not behind:
             return False
         for side in (-1, 1):
-            lanes = [self._side(progress_m + far_m, side) for far_m in MAKE_WAY_LOOK_M]
+            lanes = [self._sides.at(progress_m + far_m, side) for far_m in MAKE_WAY_LOOK_M]
             if not all(lane.usable and lane.driving and not lane.oncoming for lane in lanes):
                 continue
             offset = side * 3.5

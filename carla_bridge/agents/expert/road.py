@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from carla_bridge.agents.route_follower import GRID_M, uniform
 
-BACK_M, AHEAD_M = 60.0, 110.0
+if TYPE_CHECKING:
+    import carla
+
+JUNCTION_STEP = 4  # points, 2 m
+BACK_M, AHEAD_M = 60.0, 170.0
 
 
 class Road:
@@ -15,9 +21,11 @@ class Road:
     Attributes:
         xy_m: (N, 2) points, map frame.
         yaw_rad: (N,) direction of travel.
+        bend_radpm: (N,) its change along the way, left positive.
+        in_junction: (N,) whether a junction is there; False everywhere without a map.
     """
 
-    def __init__(self, xy_m: np.ndarray) -> None:
+    def __init__(self, xy_m: np.ndarray, carla_map: carla.Map | None = None) -> None:
         self.xy_m = uniform(np.asarray(xy_m, dtype=np.float64), GRID_M)
         tangent = np.gradient(self.xy_m, axis=0)
         # Over 2 m: finer, the joints of a polyline would throw points sideways.
@@ -27,6 +35,18 @@ class Road:
         self.along = smooth / np.maximum(np.linalg.norm(smooth, axis=1, keepdims=True), 1e-9)
         self.left = np.stack([-self.along[:, 1], self.along[:, 0]], axis=1)
         self.yaw_rad = np.arctan2(self.along[:, 1], self.along[:, 0])
+        self.bend_radpm = np.gradient(np.unwrap(self.yaw_rad), GRID_M)
+        self.in_junction = np.zeros(len(self.xy_m), bool)
+        if carla_map is not None:
+            self._find_junctions(carla_map)
+
+    def _find_junctions(self, carla_map: carla.Map) -> None:
+        import carla
+
+        for first in range(0, len(self.xy_m), JUNCTION_STEP):
+            x, y = self.xy_m[first]
+            here = carla_map.get_waypoint(carla.Location(float(x), float(-y), 0.0))
+            self.in_junction[first : first + JUNCTION_STEP] = here is not None and here.is_junction
 
     @property
     def length_m(self) -> float:
@@ -38,7 +58,7 @@ class Road:
         return min(len(self.xy_m) - 1, max(0, round(s_m / GRID_M)))
 
     def project(self, points_m: np.ndarray, near_m: float) -> np.ndarray:
-        """Arc length and sideways distance of points, looked for from 60 m behind to 110 m ahead of a place.
+        """Arc length and sideways distance of points, looked for from 60 m behind to 170 m ahead of a place.
 
         Args:
             points_m: (K, 2), map frame.
@@ -65,4 +85,16 @@ class Road:
 
     def headings(self, s_m: np.ndarray) -> np.ndarray:
         """(K,) direction of travel at arc lengths."""
-        return self.yaw_rad[np.clip(np.round(np.asarray(s_m) / GRID_M).astype(int), 0, len(self.yaw_rad) - 1)]
+        return self.yaw_rad[self._nearest(s_m)]
+
+    def bends(self, s_m: np.ndarray) -> np.ndarray:
+        """(K,) curvature at arc lengths."""
+        return self.bend_radpm[self._nearest(s_m)]
+
+    def meets_junction(self, from_m: float, to_m: float) -> bool:
+        """Whether a junction lies between two arc lengths, in either order."""
+        first, last = sorted((self.index(from_m), self.index(to_m)))
+        return bool(self.in_junction[first : last + 1].any())
+
+    def _nearest(self, s_m: np.ndarray) -> np.ndarray:
+        return np.clip(np.round(np.asarray(s_m) / GRID_M).astype(int), 0, len(self.yaw_rad) - 1)

@@ -1,4 +1,8 @@
-"""Where the route's traffic lights and stop signs ask to stop."""
+"""Where the route's traffic lights and stop signs ask to stop.
+
+A light that is off, or shows nothing that is known, is a stop sign; so is one that has not turned green for longer than
+any cycle lasts while the vehicle stands before it.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +21,13 @@ if TYPE_CHECKING:
     from carla_bridge.client.surroundings import StopSign, Surroundings, TrafficLight
 
 ON_LANE_M, WITH_LANE_RAD = 1.5, math.radians(60.0)
-LINE_GAP_M = 1.0  # left before a line
+LINE_GAP_M = 2.0  # left before a line
 SIGN_AHEAD_M = 2.0  # the vehicle's middle stands this far before the middle of a sign's area
 HARD_MPS2 = 4.0  # a yellow light that needs more than this is driven through
 COMMITTED_M = 1.5  # with its middle this far over a line, the vehicle goes on
 STOPPED_MPS = 0.08
 LOOK_M = 70.0
+BROKEN_LIGHT_S, AT_LINE_M = 55.0, 4.0  # no town that is known has a cycle with a longer red
 
 
 class RouteRules:
@@ -33,6 +38,7 @@ class RouteRules:
         self._lights: dict[int, tuple[float, ...]] = {}  # arc lengths of the lines that the route crosses, by id
         self._signs: dict[int, tuple[float, ...]] = {}
         self._obeyed: set[tuple[int, float]] = set()
+        self._waits_since_ns: dict[int, int] = {}  # by light
 
     def stops(self, around: Surroundings, progress_m: float, speed_mps: float) -> list[Ahead]:
         """What asks to stop now.
@@ -45,11 +51,19 @@ class RouteRules:
         found = []
         front_m = progress_m + self._half_m
         for light in around.lights:
-            if light.state.value not in ("red", "yellow"):
+            lines = self._light_lines(light)
+            if not lines:
                 continue
-            for line_m in self._light_lines(light):
+            if light.state.value == "green":
+                self._waits_since_ns.pop(light.id, None)
+                self._obeyed -= {(light.id, line_m) for line_m in lines}
+                continue
+            for line_m in lines:
                 room_m = line_m - front_m
-                if not -self._half_m - COMMITTED_M < room_m < LOOK_M:
+                if (light.id, line_m) in self._obeyed or not -self._half_m - COMMITTED_M < room_m < LOOK_M:
+                    continue
+                if speed_mps < STOPPED_MPS and room_m < AT_LINE_M and self._is_dark(light, around.stamp_ns):
+                    self._obeyed.add((light.id, line_m))
                     continue
                 hard = speed_mps**2 / (2.0 * max(room_m, 0.1))
                 if (light.state.value == "yellow" and hard > HARD_MPS2) or (room_m < 0 and speed_mps > 3.0):
@@ -71,6 +85,13 @@ class RouteRules:
         """Arc length of the next light's line at or behind a place; infinite without one."""
         lines = [line_m for known in self._lights.values() for line_m in known if line_m >= progress_m - 1.0]
         return min(lines, default=math.inf)
+
+    def _is_dark(self, light: TrafficLight, stamp_ns: int) -> bool:
+        """Whether a light that the vehicle stands before says nothing."""
+        if light.state.value not in ("red", "yellow"):
+            return True
+        since_ns = self._waits_since_ns.setdefault(light.id, stamp_ns)
+        return (stamp_ns - since_ns) * 1e-9 > BROKEN_LIGHT_S
 
     def _light_lines(self, light: TrafficLight) -> tuple[float, ...]:
         if light.id not in self._lights:
