@@ -43,6 +43,7 @@ EXTRA_OF_MODULE = {
     "scipy": "carla",
     "accelerate": "train",
     "tensorboard": "train",
+    "matplotlib": "train",
     "pyarrow": "convert",
     "ray": "cluster",
 }
