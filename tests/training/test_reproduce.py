@@ -22,6 +22,8 @@ from training.reproduce.verdicts import orderings, statements
 from wamdiff2_core.cli.main import as_command
 from wamdiff2_core.errors import UserError
 
+pytestmark = pytest.mark.timeout(600)  # thirteen stages, on a machine that may be busy
+
 SMALL = ["--scale", "debug", "--seeds", "1", "--steps", "2", "--limit", "3"]
 
 
