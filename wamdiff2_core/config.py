@@ -21,6 +21,8 @@ MaskKind = Literal["strict", "upstream"]
 RemaskingStrategy = Literal["sequential", "low_confidence_static", "low_confidence_dynamic", "autoregressive"]
 TaskName = Literal["planning", "lingoqa", "drivebench", "grounding"]
 TASK_NAMES: tuple[TaskName, ...] = ("planning", "lingoqa", "drivebench", "grounding")
+GrammarMode = Literal["off", "task"]
+GRAMMAR_MODES = ("off", "task")
 REMASKING_STRATEGIES = ("sequential", "low_confidence_static", "low_confidence_dynamic", "autoregressive")
 
 
@@ -51,6 +53,7 @@ class DecodeConfig(Strict):
         top_p: nucleus mass in (0, 1].
         seed: of the sampling generator.
         max_new_tokens: length limit of an answer; rounded up to whole blocks.
+        grammar: `off`, or `task`: only answers that the task's reader can read, at temperature 0.
     """
 
     block_size: int = 32
@@ -62,6 +65,7 @@ class DecodeConfig(Strict):
     top_p: float = 1.0
     seed: int = 0
     max_new_tokens: int = 128
+    grammar: GrammarMode = "off"
 
     def __post_init__(self) -> None:
         sizes = "published sizes: 4, 8, 16, 32"
@@ -79,6 +83,10 @@ class DecodeConfig(Strict):
         _require(self.top_k >= 0, "top_k", "an integer >= 0 (0 = all)", self.top_k)
         _require(0 < self.top_p <= 1, "top_p", "in (0, 1]", self.top_p)
         _require(self.max_new_tokens >= 1, "max_new_tokens", "an integer >= 1", self.max_new_tokens)
+        known = did_you_mean(self.grammar, GRAMMAR_MODES)
+        _require(self.grammar in GRAMMAR_MODES, "grammar", "one of " + ", ".join(GRAMMAR_MODES), self.grammar, known)
+        _require(self.grammar == "off" or self.temperature == 0, "temperature", "0 with grammar task",
+                 self.temperature, "the most probable valid block is searched, not drawn; or set grammar off")
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from wamdiff2_core.decode import Generator
+    from wamdiff2_core.decode.grammar import Automaton
     from wamdiff2_core.model.checkpoint import Checkpoint
 
 RANDOM = "random"
@@ -92,6 +93,7 @@ class CheckpointPlanner:
             UserError: the checkpoint does not plan, or its record does not allow this decoding.
         """
         from wamdiff2_core.decode import Generator
+        from wamdiff2_core.decode.grammar import task_language
 
         record = checkpoint.record
         if record is None or record.planning is None:
@@ -108,6 +110,9 @@ class CheckpointPlanner:
         self._limits = limits
         self._checkpoint = checkpoint
         self._generator: Generator = Generator(checkpoint)
+        self._grammars: list[Automaton | None] | None = None
+        if self.decode.grammar == "task":
+            self._grammars = [task_language("planning", checkpoint.chat, record)]
 
     @classmethod
     def load(
@@ -154,7 +159,8 @@ class CheckpointPlanner:
         request = ChatRequest(
             planning_prompt(observation, self._task), tuple(frame.rgb for frame in observation.frames)
         )
-        answer = self._generator.generate([self._checkpoint.chat.encode(request)], self.decode)[0]
+        inputs = self._checkpoint.chat.encode(request)
+        answer = self._generator.generate([inputs], self.decode, grammars=self._grammars)[0]
         waypoints: Waypoints | None = None
         try:
             waypoints = parse_waypoints(answer.text, self._task)

@@ -159,6 +159,7 @@ class DecodeStats:
         steps: denoising steps (AR: tokens).
         blocks: blocks decoded.
         tokens: answer tokens up to and including EOS.
+        interventions: of these, tokens where the grammar chose another than the model's best when it was fixed.
     """
 
     prefill_ms: float = 0.0
@@ -167,6 +168,7 @@ class DecodeStats:
     steps: int = 0
     blocks: int = 0
     tokens: int = 0
+    interventions: int = 0
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ def test_published_decode_defaults():
         "top_p": 1.0,
         "seed": 0,
         "max_new_tokens": 128,
+        "grammar": "off",
     }
     assert (ImagePolicy().min_pixels, ImagePolicy().max_pixels) == (12544, 1920 * 1080)
 

@@ -90,6 +90,9 @@ def ask(
     threshold: Annotated[float | None, typer.Option(help="Confidence threshold of the dynamic strategy.")] = None,
     temperature: Annotated[float | None, typer.Option(help="0: most probable token.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of sampling.")] = None,
+    grammar: Annotated[
+        str | None, typer.Option(help="off, or task: only answers that planning or grounding can read.")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or npu.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
 ) -> int:
@@ -109,6 +112,7 @@ def ask(
     decode = decode_config(
         record, max_new_tokens=max_new_tokens, block_size=block_size, denoising_steps=denoising_steps,
         strategy=strategy, confidence_threshold=threshold, temperature=temperature, seed=seed,
+        grammar=grammar,
     )
     if out is not None:
         if out.suffix.lower() != ".png":
@@ -218,6 +222,7 @@ def _plan(
 
 def _answer(asked: Asked) -> int:
     from wamdiff2_core.decode import Generator
+    from wamdiff2_core.decode.grammar import task_language
     from wamdiff2_core.model.checkpoint import load_checkpoint
 
     checkpoint = load_checkpoint(
@@ -225,7 +230,10 @@ def _answer(asked: Asked) -> int:
     )
     inputs = checkpoint.chat.encode(ChatRequest(asked.prompt, asked.images))
     grounding = asked.task == "grounding"
-    answer = Generator(checkpoint).generate([inputs], asked.decode, trace=grounding)[0]
+    grammars = None
+    if asked.decode.grammar == "task":
+        grammars = [task_language(asked.task, checkpoint.chat, checkpoint.record)]
+    answer = Generator(checkpoint).generate([inputs], asked.decode, trace=grounding, grammars=grammars)[0]
     _say(answer.text, error=False)
     if grounding:
         assert answer.trace is not None
@@ -273,9 +281,10 @@ def _show_boxes(
 
 def _stats(stats: DecodeStats) -> str:
     rate = stats.tokens / stats.forwards if stats.forwards else 0.0
+    chosen = f", {stats.interventions} tokens by the grammar" if stats.interventions else ""
     return (
         f"{stats.tokens} tokens in {stats.forwards} forwards ({rate:.1f} a forward), {stats.blocks} blocks, "
-        f"{stats.steps} steps; prefill {stats.prefill_ms:.0f} ms, decode {stats.decode_ms:.0f} ms"
+        f"{stats.steps} steps{chosen}; prefill {stats.prefill_ms:.0f} ms, decode {stats.decode_ms:.0f} ms"
     )
 
 

@@ -57,6 +57,10 @@ def predict(
     min_pixels: Annotated[int | None, typer.Option("--min_pixels", help="Least image area (12544).")] = None,
     max_pixels: Annotated[int | None, typer.Option("--max_pixels", help="Largest image area (2073600).")] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Of sampling (0).")] = None,
+    grammar: Annotated[
+        str | None,
+        typer.Option("--grammar", help="off, or task: only answers that planning or grounding can read (off)."),
+    ] = None,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or npu.")] = "auto",
     dtype: Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16 or float16.")] = "auto",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Drop what an earlier run left unfinished.")] = False,
@@ -81,6 +85,7 @@ def predict(
         strategy=remasking_strategy,
         confidence_threshold=confidence_threshold,
         seed=seed,
+        grammar=grammar,
     )
     images = image_policy(record, min_pixels, max_pixels)
     if dtype not in DTYPES:

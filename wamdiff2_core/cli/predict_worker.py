@@ -23,6 +23,7 @@ from wamdiff2_core.outputs import DISK_ERRNOS
 
 if TYPE_CHECKING:
     from wamdiff2_core.chat import ChatCodec
+    from wamdiff2_core.decode.grammar import Automaton
     from wamdiff2_core.model.checkpoint import Checkpoint
 
 DEFAULT_DATASOURCE = "navsim"
@@ -89,6 +90,7 @@ class Answerer:
             images=None if request.images_fixed else request.images,
         )
         self._generator = Generator(self._checkpoint)
+        self._languages: dict[str, Automaton | None] = {}
         self._codecs: dict[ImagePolicy, ChatCodec] = {request.images: self._checkpoint.chat}
 
     def answer(self, index: int, data: object) -> dict[str, Any]:
@@ -109,7 +111,20 @@ class Answerer:
         images = tuple(read_rgb(resolve_image(path, beside)) for path in sample.images)
         inputs = self._codec(sample).encode(ChatRequest(sample.question, images, sample.system))
         decode = replace(self._request.decode, seed=self._request.decode.seed + index)
-        return str(self._generator.generate([inputs], decode)[0].text)
+        grammars = None
+        if decode.grammar == "task":
+            from wamdiff2_core.decode.grammar import task_of_prompt
+
+            grammars = [self._language(task_of_prompt(sample.question))]
+        return str(self._generator.generate([inputs], decode, grammars=grammars)[0].text)
+
+    def _language(self, task: str) -> Automaton | None:
+        """The language of a task's answers, made once."""
+        from wamdiff2_core.decode.grammar import task_language
+
+        if task not in self._languages:
+            self._languages[task] = task_language(task, self._checkpoint.chat, self._checkpoint.record)
+        return self._languages[task]
 
     def _codec(self, sample: Conversation) -> ChatCodec:
         """Codec with the image limits that this sample asks for."""

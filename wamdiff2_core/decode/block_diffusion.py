@@ -16,6 +16,8 @@ from torch import Tensor
 
 from wamdiff2_core.chat import ModelInputs
 from wamdiff2_core.config import DecodeConfig
+from wamdiff2_core.decode.grammar.automaton import Automaton
+from wamdiff2_core.decode.grammar.constraint import Constraint
 from wamdiff2_core.decode.schedule import schedule
 from wamdiff2_core.decode.selection import choose_tokens, select_positions
 from wamdiff2_core.decode.trace import TraceRecorder
@@ -33,6 +35,7 @@ class DecodedBatch:
         blocks: (N,) blocks each row decoded.
         prefill_ms, decode_ms: wall clock of the batch.
         trace: when each token was fixed, if that was asked for.
+        interventions: (N, columns) bool, tokens where a grammar chose another than the model; None without grammars.
     """
 
     ids: Tensor
@@ -41,6 +44,7 @@ class DecodedBatch:
     prefill_ms: float = 0.0
     decode_ms: float = 0.0
     trace: TraceRecorder | None = None
+    interventions: Tensor | None = None
 
 
 @dataclass
@@ -64,7 +68,7 @@ class UniformDraws:
 
 def decode_blocks(
     model: BlockModel, requests: Sequence[ModelInputs], config: DecodeConfig, mask_token_id: int, eos_token_id: int,
-    trace: bool = False,
+    trace: bool = False, grammars: Sequence[Automaton | None] | None = None, full_head: bool = False,
 ) -> DecodedBatch:
     """Decode a batch by block diffusion.
 
@@ -75,6 +79,8 @@ def decode_blocks(
         mask_token_id: fills open positions; never chosen.
         eos_token_id: ends an answer after the block that holds it.
         trace: note when each token is fixed.
+        grammars: of each request, None for a free one; at temperature 0 only.
+        full_head: see `Constraint`.
     """
     size, counts = config.block_size, schedule(config.block_size, config.denoising_steps)
     blocks, rows = block_count(config.max_new_tokens, size), len(requests)
@@ -88,6 +94,10 @@ def decode_blocks(
     draws = UniformDraws(rows, config.seed) if config.temperature > 0 else None
     recorder = TraceRecorder(rows, blocks * size, model.device) if trace else None
     finished = torch.zeros(rows, 1, dtype=torch.bool, device=model.device)
+    constraint, intervened = None, None
+    if grammars is not None:
+        constraint = Constraint(grammars, blocks * size, model, mask_token_id, full_head)
+        intervened = torch.zeros_like(ids, dtype=torch.bool)
     for block in range(blocks):
         first = block * size
         # which positions are open is state of its own: ids that equal the mask token may also be a prompt's or a user's
@@ -101,25 +111,35 @@ def decode_blocks(
                 hidden = model.forward(tokens, first)
             active = masked.any(-1).cpu()
             steps += active
-            logits = model.logits(hidden[masked])
-            logits[:, mask_token_id] = -torch.inf
-            uniform = draws.draw(active.tolist(), size).to(model.device)[masked] if draws else None
-            candidates, probabilities = choose_tokens(logits, config, uniform)
             last = step + 1 == len(counts)
-            if last and recorder is None:
-                tokens = tokens.masked_scatter(masked, candidates)
-                break
-            confidence = torch.zeros(masked.shape, device=model.device).masked_scatter_(masked, probabilities)
+            if constraint is not None:
+                choice = constraint.choose(hidden, masked, torch.cat([ids[:, :first], tokens], 1), first)
+                candidates, confidence, strange = choice.tokens, choice.confidence, choice.tokens != choice.free
+            else:
+                logits = model.logits(hidden[masked])
+                logits[:, mask_token_id] = -torch.inf
+                uniform = draws.draw(active.tolist(), size).to(model.device)[masked] if draws else None
+                chosen, probabilities = choose_tokens(logits, config, uniform)
+                candidates, strange = tokens.masked_scatter(masked, chosen), None
+                if last and recorder is None:
+                    tokens = candidates
+                    break
+                confidence = torch.zeros(masked.shape, device=model.device).masked_scatter_(masked, probabilities)
             fixed = masked if last else select_positions(confidence, masked, config, count)
             if recorder is not None:
                 recorder.fix(first, step, fixed, confidence)
-            tokens = torch.where(fixed, tokens.masked_scatter(masked, candidates), tokens)
+            if intervened is not None and strange is not None:
+                intervened[:, first : first + size] |= fixed & strange
+            tokens = torch.where(fixed, candidates, tokens)
             masked = masked & ~fixed
             if last or not masked.any():
                 break
+        if constraint is not None:
+            constraint.advance()
         ids[:, first : first + size] = tokens
         finished = finished | (tokens == eos_token_id).any(-1, keepdim=True)
         if finished.all():
             break
     done = time.perf_counter()
-    return DecodedBatch(ids, steps, decoded, (prefilled - started) * 1e3, (done - prefilled) * 1e3, recorder)
+    prefill_ms, decode_ms = (prefilled - started) * 1e3, (done - prefilled) * 1e3
+    return DecodedBatch(ids, steps, decoded, prefill_ms, decode_ms, recorder, intervened)

@@ -12,6 +12,7 @@ from wamdiff2_core.chat import ChatCodec, ModelInputs
 from wamdiff2_core.config import DecodeConfig
 from wamdiff2_core.decode.autoregressive import decode_autoregressive
 from wamdiff2_core.decode.block_diffusion import decode_blocks
+from wamdiff2_core.decode.grammar.automaton import Automaton
 from wamdiff2_core.decode.trace import DecodeTrace
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.model.block_model import BlockModel
@@ -86,7 +87,8 @@ class Generator:
 
     @torch.inference_mode()
     def generate(
-        self, requests: Sequence[ModelInputs], config: DecodeConfig, *, trace: bool = False
+        self, requests: Sequence[ModelInputs], config: DecodeConfig, *, trace: bool = False,
+        grammars: Sequence[Automaton | None] | None = None, full_head: bool = False,
     ) -> list[Generation]:
         """Decode requests as one batch; each answer is the one it would have alone.
 
@@ -94,6 +96,11 @@ class Generator:
             requests: prompts.
             config: decoding.
             trace: also tell when each token was fixed, and how sure the model was of it.
+            grammars: language of each answer, None for a free one (`grammar.task_language`); not looked at with
+                `grammar: off`, needed with `grammar: task`.
+            full_head: with grammars, compute the logits of the whole vocabulary, not of the grammar's tokens alone.
+                Answers are the same; `interventions` then also counts where the model preferred a token that no answer
+                of the task has.
 
         Raises:
             UserError: the request contradicts the serving record, is empty, or does not fit the model; or the model is
@@ -106,17 +113,29 @@ class Generator:
         if not requests:
             return []
         self._check_lengths(requests, config)
+        if config.grammar == "off":
+            grammars = None
+        elif grammars is None or len(grammars) != len(requests):
+            raise UserError("grammars", f"one for each of {len(requests)} requests, with grammar task",
+                            "none" if grammars is None else len(grammars), "give grammars, or set grammar off")
         if config.strategy == "autoregressive":
-            batch = decode_autoregressive(self._blocks, requests, config, self._eos_token_id, trace)
+            batch = decode_autoregressive(
+                self._blocks, requests, config, self._eos_token_id, trace, grammars, full_head
+            )
         else:
-            batch = decode_blocks(self._blocks, requests, config, self._mask_token_id, self._eos_token_id, trace)
+            batch = decode_blocks(
+                self._blocks, requests, config, self._mask_token_id, self._eos_token_id, trace, grammars, full_head
+            )
         size = 1 if config.strategy == "autoregressive" else config.block_size
         decoded = batch.blocks.tolist()
         traces: list[DecodeTrace | None] = [None] * len(decoded)
         if batch.trace is not None:
             traces = [*batch.trace.traces([blocks * size for blocks in decoded])]
+        intervened = [[False]] * len(decoded) if batch.interventions is None else batch.interventions.tolist()
         answers = []
-        for raw, steps, blocks, traced in zip(batch.ids.tolist(), batch.steps.tolist(), decoded, traces, strict=True):
+        for raw, steps, blocks, traced, strange in zip(
+            batch.ids.tolist(), batch.steps.tolist(), decoded, traces, intervened, strict=True
+        ):
             ended = self._eos_token_id in raw
             tokens = tuple(raw[: raw.index(self._eos_token_id)] if ended else raw)
             stats = DecodeStats(
@@ -126,6 +145,7 @@ class Generator:
                 steps=steps,
                 blocks=blocks,
                 tokens=len(tokens) + ended,
+                interventions=sum(strange[: len(tokens) + ended]),
             )
             text = self._chat.decode(tokens) if self._chat is not None else ""
             answers.append(Generation(tokens, tuple(raw), text, ended, stats, traced))

@@ -112,10 +112,19 @@ class BlockModel:
         normed: Tensor = self.text.norm(hidden[:, commit:])
         return normed
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """(..., V) fp32 logits of hidden states after the final norm."""
-        logits: Tensor = self.model.lm_head(hidden).float()
-        return logits
+    def logits(self, hidden: Tensor, tokens: Tensor | None = None) -> Tensor:
+        """(..., V) fp32 logits of hidden states after the final norm; (..., n) of n tokens alone when given."""
+        head = self.model.lm_head
+        if tokens is None:
+            logits: Tensor = head(hidden).float()
+            return logits
+        bias = None if head.bias is None else head.bias[tokens]
+        return torch.nn.functional.linear(hidden, head.weight[tokens], bias).float()
+
+    @property
+    def vocabulary(self) -> int:
+        """Rows of the head."""
+        return int(self.model.lm_head.weight.shape[0])
 
     def _answer_mask(self, count: int, start: int, commit: int) -> Tensor | None:
         """None when every token may see every column written so far."""
