@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import time
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -55,6 +57,7 @@ def collect(
     )
     config.schedule()  # reads the files, so that a bad one is told before anything is begun
     with SetFolder(out, _request(config), _versions(), samples) as target, _progress() as bar:
+        before, began_s, processor_s = target.samples, time.monotonic(), sum(os.times()[:4])
         task = bar.add_task("collect", total=samples, completed=target.samples, episodes=target.episodes)
         more = episodes(config, target.episodes, workers)
         while not target.full and (max_episodes == 0 or target.episodes < max_episodes):
@@ -62,6 +65,9 @@ def collect(
             bar.update(task, completed=target.samples, episodes=target.episodes)
         more.close()  # type: ignore[attr-defined]
         count, driven = target.samples, target.episodes
+    made, processor_s = count - before, max(0.01, sum(os.times()[:4]) - processor_s)
+    typer.echo(f"{made} samples now: {made / (time.monotonic() - began_s):.1f} a second of wall clock, "
+               f"{made / processor_s:.1f} a second of processor time, servers included")
     typer.echo(f"{count} samples in {driven} episodes: " + " ".join(str(out / name) for name in FILES))
     if preview:
         typer.echo(f"preview: {write_preview(out, preview)}")

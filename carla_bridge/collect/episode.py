@@ -148,6 +148,10 @@ class _Drive:
         try:
             if self._wishes.images:
                 self._start_cameras()
+            for pilot in self._pilots.values():
+                assert pilot.route is not None
+                self._place(pilot, pilot.route)
+            self._fleet.flush()
             frame = self._simulation.tick()
             for tick in range(1, ticks + HORIZON_TICKS + 1):  # the cameras have fired just before
                 self._tick(tick, frame, sampling=tick <= ticks)
@@ -187,7 +191,7 @@ class _Drive:
             if pilot.route is not None:
                 pilot.see(ego)
             if pilot.route is None and planning:
-                self._begin(number, pilot, around)
+                self._begin(pilot, around)
             elif pilot.route is not None and (planning or pilot.actor_id in pictures):
                 self._think(tick, number, pilot, ego, own, pictures.get(pilot.actor_id), sight,
                             sampling and pilot.wanted and (due or pilot.actor_id in pictures))
@@ -273,15 +277,18 @@ class _Drive:
             pilot.camera_at = aside
         pilot.aside = aside or NOWHERE
 
-    def _begin(self, number: int, pilot: Pilot, around: Surroundings) -> None:
-        """Put a vehicle on a free place of a route, off its line and at some speed."""
+    def _begin(self, pilot: Pilot, around: Surroundings) -> None:
+        """Put a vehicle on a free place of a route."""
         found = self._fleet.free_start(around, pilot.rng)
+        if found is not None:
+            self._place(pilot, found)
+            pilot.begin(found)
+
+    def _place(self, pilot: Pilot, route: RoutePlan) -> None:
+        """Put a vehicle at a route's start, off its line and at some speed."""
         aside, _ = draw_push(pilot.rng)
         speed = pilot.rng.uniform(0.0, FASTEST_START_MPS) if pilot.rng.random() < 0.7 else 0.0
-        if found is None:
-            return
-        self._fleet.place(pilot.actor_id, beside(found.start, aside), speed)
-        pilot.begin(found)
+        self._fleet.place(pilot.actor_id, beside(route.start, aside), speed)
 
     def _leave(self, number: int, pilot: Pilot, *, touched: bool = False) -> None:
         self._take(number, pilot.end(touched=touched))

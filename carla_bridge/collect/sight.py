@@ -21,7 +21,7 @@ NEAR_M = 0.3
 SEEN_PX, SEEN_THIN_PX, LOST_PX = 6.0, 3.0, 3.5  # longer and shorter side; below the last nothing can be told
 SEEN_SHARE, LOST_SHARE = 0.5, 0.15  # of its pixels that nothing nearer hides, and that lie inside the picture
 SEEN_FACE_RAD, LOST_FACE_RAD = math.radians(65.0), math.radians(88.0)
-SEEN_CONTRAST = 5.0  # grey levels, standard deviation within its box and a margin
+SEEN_CONTRAST = 12.0  # grey levels, standard deviation within its box and a margin; by day it is 20 and more
 LAMP_LEVELS = 45.0  # by which a lamp's colour stands out of grey
 GRID = 8  # rays a side
 _EDGES = [(a, b) for a in range(8) for b in range(a + 1, 8) if bin(a ^ b).count("1") == 1]
