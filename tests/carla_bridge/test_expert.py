@@ -28,7 +28,14 @@ from carla_bridge.routes import ROUTES_FOLDER
 from carla_bridge.routes.route_file import load_routes
 from carla_bridge.routes.route_planner import RoutePlanner
 from carla_bridge.server.town.town import Town
-from tests.carla_bridge.drive_doubles import STRAIGHT_ROAD, TICK_NS, FakeWorld, drive_route, straight_route
+from tests.carla_bridge.drive_doubles import (
+    STRAIGHT_ROAD,
+    TICK_NS,
+    FakeWorld,
+    drive_route,
+    straight_map,
+    straight_route,
+)
 from wamdiff2_core.frames import transform_points
 from wamdiff2_core.types import EgoState, Pose2D
 
@@ -189,6 +196,19 @@ def test_who_has_waited_for_long_pulls_out_before_traffic_that_can_still_slow_do
     looks = [horizon_s(round(waited_s / 0.25), is_walker=False) for waited_s in (0.0, 7.0, 9.0, 13.0, 16.0)]
     assert looks == [math.inf, math.inf, 4.0, 4.0, 2.5]
     assert horizon_s(1000, is_walker=True) == 4.0
+
+
+def test_who_has_pulled_out_after_a_long_wait_goes_through_with_it():
+    """Timid again half-way, it would stop in the lane that it crosses, and the traffic there before it."""
+    expert = PrivilegedExpert()
+    expert.start(straight_route(), straight_map())
+    for _ in range(60):
+        expert._hold(True, 10.0, 0.0)
+    assert expert._bold
+    assert expert._hold(True, 14.0, 3.0) == expert._hold(False, 15.0, 3.0) == []
+    assert expert._bold
+    expert._hold(False, 30.0, 6.0)
+    assert not expert._bold
 
 
 def test_it_does_not_wait_for_cars_that_wait(tmp_path):

@@ -44,6 +44,7 @@ LEADER_TURN_RAD = math.radians(60.0)
 MAX_CONFLICTS = 4
 CROSSING_GAP_M, HELD_MPS = 1.6, 0.5
 BOLD_AFTER_PLANS, BOLD_MARGIN_M, BOLD_LOOK_S = 32, 0.15, 4.0  # 8 s of waiting
+PULL_OUT_M = 12.0  # for so long, who has pulled out does not get timid again: half-way it is in everybody's way
 PUSHY_AFTER_PLANS, PUSHY_LOOK_S = 56, 2.5  # who comes later than this has time to slow down
 WARY_SIDE_M, WARY_MPS, WARY_DECEL_MPS2 = 3.0, 2.2, 2.5
 PATH_AHEAD_M = 60.0
@@ -92,7 +93,7 @@ class PrivilegedExpert(InProcessAgent):
         self._readers: tuple[OthersReader, RouteRules, Passing] | None = None
         self._progress_m = 0.0
         self._held_m = math.inf
-        self._waits = 0
+        self._waits, self._waited_m = 0, 0.0
         self.noticed = None
 
     def plan(self, view: View) -> Plan:
@@ -149,10 +150,13 @@ class PrivilegedExpert(InProcessAgent):
         """Stay where it stands until the way is free of all: who creeps forward is in everybody's way in the end."""
         if not gives_way:
             self._held_m = math.inf
-            self._waits = max(0, self._waits - 1) if speed < HELD_MPS else 0
+            if speed < HELD_MPS:
+                self._waits = max(0, self._waits - 1)
+            elif front_m > self._waited_m + PULL_OUT_M:
+                self._waits = 0
         elif speed < HELD_MPS:
             self._held_m = min(self._held_m, front_m)
-            self._waits += 1
+            self._waits, self._waited_m = self._waits + 1, front_m
         if self._bold:
             return []
         return [Ahead(self._held_m + CROSSING_GAP_M, 0.0, CROSSING_GAP_M, "gives way")] if gives_way else []
