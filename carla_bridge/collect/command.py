@@ -7,19 +7,18 @@ import os
 import time
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from carla_bridge.client.server_process import parse_address
-from carla_bridge.collect.output import SetFolder
-from carla_bridge.collect.preview import write_preview
-from carla_bridge.collect.records import FILES
-from carla_bridge.collect.runner import CollectConfig, episodes
 from carla_bridge.nano import NANO_CAMERA, NANO_TASK
 from carla_bridge.routes import ROUTES_FOLDER
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.outputs import writable_folder
+
+if TYPE_CHECKING:
+    from carla_bridge.collect.runner import CollectConfig
 
 DEFAULT_ROUTES = (ROUTES_FOLDER / "embedded-40.xml", ROUTES_FOLDER / "train.xml")
 
@@ -45,6 +44,11 @@ def collect(
     preview: Annotated[int, typer.Option(min=0, help="Pictures of a contact sheet, preview.jpg; 0: none.")] = 0,
 ) -> None:
     """Collect a training set: what the expert does, questions about what the camera sees, and boxes."""
+    from carla_bridge.collect.output import SetFolder
+    from carla_bridge.collect.preview import write_preview
+    from carla_bridge.collect.records import FILES
+    from carla_bridge.collect.runner import CollectConfig, episodes
+
     writable_folder(out, "out")
     if carla:
         parse_address(carla)

@@ -2,3 +2,7 @@
 
 `recipes` says what is trained, `tables` what is compared, `runs` trains, `measure` measures, `render` writes.
 """
+
+from typing import Literal
+
+Scale = Literal["debug", "nano"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from training.reproduce.recipes import Scale
+from training.reproduce import Scale
 
 if TYPE_CHECKING:
     from training.reproduce.measure import Examiner

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from training.config import StageConfig
 from training.config_file import load_stage
+from training.reproduce import Scale
 
-Scale = Literal["debug", "nano"]
 CONFIGS = Path(__file__).parents[1] / "configs"
 CHAIN = ("b4", "b8", "b16", "b32")
 LARGE_SHAPE: Mapping[Scale, Mapping[str, Any]] = {
