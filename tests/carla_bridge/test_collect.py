@@ -181,7 +181,7 @@ def test_an_episode_that_was_cut_for_a_smaller_set_is_driven_again_for_a_larger_
         for index in range(first, 100):
             yield fake(index, 10)
 
-    monkeypatch.setattr("carla_bridge.collect.command.episodes", made_up)
+    monkeypatch.setattr("carla_bridge.collect.runner.episodes", made_up)
     for name, steps in (("whole", (25,)), ("grown", (5, 12, 25))):
         for count in steps:
             run(tmp_path / name, samples=count, max_episodes=0)
