@@ -22,9 +22,19 @@ LOCK_WAIT_S = 10.0  # orphaned workers of a killed run need a moment to notice
 
 
 def read_journal(path: Path) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
-    """Request and finished items of a journal; (None, []) when it has not even a whole first line."""
+    """Request and finished items of a journal; (None, []) when it has not even a whole first line.
+
+    Raises:
+        UserError: a whole line is damaged, which no kill does; the message names it.
+    """
     content = path.read_bytes() if path.exists() else b""
-    lines = [json.loads(line) for line in content[: content.rfind(b"\n") + 1].splitlines()]
+    lines = []
+    for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), 1):
+        try:
+            lines.append(json.loads(line))
+        except ValueError as error:
+            raise UserError(f"{path}: line {number}", "JSON", f"a damaged line ({error})",
+                            "restore the file, or begin anew with --overwrite") from None
     return (lines[0], lines[1:]) if lines else (None, [])
 
 
