@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -182,6 +183,15 @@ class OptimizerConfig(Strict):
     betas: tuple[float, float] = (0.9, 0.95)
     clip_norm: float = 1.0
 
+    def __post_init__(self) -> None:
+        for name in ("lr", "vision_lr", "merger_lr", "clip_norm"):
+            value = getattr(self, name)
+            _require(value is None or 0 < value < math.inf, name, "a finite number > 0", value)
+        for name in ("min_lr_share", "warmup_share"):
+            _require(0 <= getattr(self, name) <= 1, name, "0..1", getattr(self, name))
+        _require(0 <= self.weight_decay < math.inf, "weight_decay", "a finite number >= 0", self.weight_decay)
+        _require(self.warmup_steps >= 0, "warmup_steps", "an integer >= 0", self.warmup_steps)
+
 
 @dataclass(frozen=True)
 class RunConfig(Strict):
@@ -222,7 +232,9 @@ class RunConfig(Strict):
     trackers: tuple[str, ...] = ("tensorboard",)
 
     def __post_init__(self) -> None:
-        _require(self.steps > 0 or self.epochs > 0, "epochs", "> 0", self.epochs)
+        for name in ("steps", "stop_at", "threads"):
+            _require(getattr(self, name) >= 0, name, "an integer >= 0", getattr(self, name))
+        _require(self.steps > 0 or 0 < self.epochs < math.inf, "epochs", "a finite number > 0", self.epochs)
         for name in ("global_batch", "micro_batch", "log_every", "validate_every", "checkpoint_every", "keep"):
             _require(getattr(self, name) >= 1, name, "an integer >= 1", getattr(self, name))
 

@@ -8,6 +8,7 @@ on another number of processes or micro-batches, up to the order of sums.
 from __future__ import annotations
 
 import json
+import math
 import signal
 import threading
 import time
@@ -26,6 +27,7 @@ from training.config import StageConfig
 from training.losses import Totals
 from training.optimizer import share_of_peak
 from training.stages.stage import Prepared, Slots
+from wamdiff2_core.errors import UserError
 from wamdiff2_core.journal import replace_file
 from wamdiff2_core.outputs import disk_errors_named
 
@@ -75,6 +77,9 @@ class Trainer:
             for prepared in self._prepared():
                 totals, stopping = self._agree(prepared)
                 norm = self._take(prepared, totals, sums)
+                if not math.isfinite(norm):
+                    raise UserError("loss", "a finite gradient", f"{norm} in step {self.step + 1}",
+                                    f"lower the learning rate; {self.out} keeps its last checkpoint")
                 self.step, taken = self.step + 1, taken + 1
                 last = self.step == self._end or stopping
                 if self.step % run.log_every == 0 or last:

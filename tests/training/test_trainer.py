@@ -318,6 +318,28 @@ def test_a_checkpoint_that_the_disk_does_not_take_is_named_and_leaves_no_part(
     assert sorted(path.name for path in tmp_path.iterdir()) == [earlier.name, "stage.json"]
 
 
+def test_a_loss_that_is_not_finite_ends_the_run_and_leaves_the_last_good_checkpoint(
+    text_set: Path, tmp_path: Path
+) -> None:
+    run = trainer(stage(tmp_path, text_set, run={"checkpoint_every": 1}))
+    taken = run._take
+    run._take = lambda *arguments: taken(*arguments) if run.step < 2 else float("nan")
+    with pytest.raises(UserError, match="loss: expected a finite gradient, got nan in step 3"):
+        run.train()
+    assert [folder.name for folder in checkpoints(tmp_path)] == ["checkpoint-000001", "checkpoint-000002"]
+
+
+@pytest.mark.parametrize(("section", "key", "value"), [
+    ("optimizer", "lr", float("nan")), ("optimizer", "lr", -1.0), ("optimizer", "clip_norm", 0.0),
+    ("run", "steps", -3), ("run", "stop_at", -1), ("run", "global_batch", 0),
+])
+def test_values_that_no_run_can_have_are_refused(
+    text_set: Path, tmp_path: Path, section: str, key: str, value: float
+) -> None:
+    with pytest.raises(UserError, match=rf"{section}\.{key}"):
+        stage(tmp_path, text_set, **{section: {key: value}})
+
+
 def test_rate_rises_to_the_peak_and_falls_to_the_floor() -> None:
     config = OptimizerConfig(min_lr_share=0.1, warmup_share=0.01)
     shares = [share_of_peak(step, config, 1000) for step in range(1001)]
