@@ -328,7 +328,10 @@ def test_a_server_that_ends_under_a_scenario_is_told_at_once_and_nothing_more_is
         time.sleep(4.0)
         raise RuntimeError("time-out of 20000ms")
 
-    simulation = SimpleNamespace(
+    class Ending(SimpleNamespace):
+        lost = property(lambda self: ended.is_set())
+
+    simulation = Ending(
         client=SimpleNamespace(apply_batch_sync=hang), world=SimpleNamespace(get_blueprint_library=hang),
         call=Watchdog(lambda: "server was ended by SIGKILL" if ended.is_set() else "").call,
     )
