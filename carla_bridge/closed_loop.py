@@ -34,7 +34,9 @@ closed_loop = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 def run_closed_loop(
     context: typer.Context,
     routes: Annotated[Path, typer.Option(help="Route file (Bench2Drive's XML form).")] = DEMO_ROUTES,
-    routes_subset: Annotated[str, typer.Option(help="Ids and ranges of them, such as 1711,24206-28048.")] = "",
+    routes_subset: Annotated[
+        str | None, typer.Option(help="Ids and ranges of them, such as 1711,24206-28048.")
+    ] = None,
     planner: Annotated[str, typer.Option(help="One of " + ", ".join(WORDS) + ", or a checkpoint folder.")] = "nano",
     link: Annotated[str, typer.Option(help="How a checkpoint is asked: ros or in-process.")] = "",
     latency: Annotated[str, typer.Option(help="When plans act: lockstep, measured, or milliseconds.")] = "lockstep",

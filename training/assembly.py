@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from training.checkpoints import checkpoints, resolve_checkpoint
-from training.config import StageConfig, contents, stage_record
+from training.config import StageConfig, contents, leaves, schedule_steps, stage_record
 from training.data.encode import EncodedSample, LengthLimits, SampleEncoder
 from training.data.loader import StepLoader
 from training.data.mixture import Mixture
@@ -84,13 +84,13 @@ def check_stage(config: StageConfig) -> None:
         UserError: a data file or a checkpoint is missing, or `config.out` cannot be written to, holds another stage
             or something else.
     """
-    files = {f"data.train.{source.name}": source.file for source in config.data.train}
+    files = [("data.train", source.file) for source in config.data.train]
     if config.data.validation is not None:
-        files["data.validation"] = config.data.validation
-    for field, name in files.items():
+        files.append(("data.validation", config.data.validation))
+    for field, name in files:
         if not Path(name).is_file():
-            found = "a folder" if Path(name).is_dir() else "no such file"
-            raise UserError(field, "a conversation file", f"{name} ({found})", f"give another one with --{field}")
+            got = "a folder" if Path(name).is_dir() else "no such file"
+            raise UserError(field, "a conversation file", f"{name} ({got})", f"give another one with --{field}")
     if config.init is not None:
         resolve_checkpoint(config.init, "init")
     if config.distillation is not None:
@@ -100,11 +100,12 @@ def check_stage(config: StageConfig) -> None:
     if not note.exists() and any(out.iterdir()):
         raise UserError("out", "an empty folder, or one of an earlier training", str(out), "choose another --out")
     if note.exists() and checkpoints(out):
-        asked, found_stage = contents(config), json.loads(note.read_text())
-        differing = [key for key in asked if found_stage.get(key) != asked[key]]
+        asked, found = leaves(contents(config)), leaves(json.loads(note.read_text()))
+        differing = [f"{key} {found.get(key)!r} (now {asked.get(key)!r})" for key in sorted({*asked, *found})
+                     if found.get(key) != asked.get(key)]
         if differing:
-            raise UserError("out", f"an empty folder, or this stage ({', '.join(differing)} differ)", str(out),
-                            "choose another --out, or remove the folder")
+            raise UserError("out", "an empty folder, or that of this very stage", f"{out}: {', '.join(differing)}",
+                            "choose another --out")
 
 
 def claim(config: StageConfig) -> None:
@@ -143,7 +144,7 @@ def assemble(config: StageConfig, accelerator: Accelerator) -> Assembly:
     record = stage_record(config, special.mask, special.eos)
     encoder = _encoder(config, stock, tokenizer, record)
     mixture = Mixture(config.data.train)
-    steps = run.steps or max(1, round(run.epochs * len(mixture) / run.global_batch))
+    steps = schedule_steps(run, len(mixture))
     kernel = run.kernel or ("written" if accelerator.device.type == "cpu" else "fused")
     sharded = accelerator.distributed_type.value in ("FSDP", "DEEPSPEED")
     stock.train()

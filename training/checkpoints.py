@@ -46,7 +46,9 @@ def resolve_checkpoint(name: str, field: str) -> Path:
     run, _, which = name.partition("@")
     folder = Path(run)
     if not folder.is_dir() or which not in ("", "best"):
-        raise UserError(field, "a checkpoint folder, the folder of an earlier stage, or FOLDER@best", name)
+        got = name if folder.is_dir() else f"{name} (no such folder)"
+        raise UserError(field, "a checkpoint folder, the folder of an earlier stage, or FOLDER@best", got,
+                        "" if folder.is_dir() else "run the stage that makes it first")
     if which == "best":
         best = best_checkpoint(folder)
         if best is None:

@@ -31,7 +31,7 @@ def run_stage(
         TimeRemainingColumn,
     )
 
-    from training.assembly import assemble, check_stage, claim, make_accelerator
+    from training.assembly import STAGE_NAME, assemble, check_stage, claim, make_accelerator
     from training.config_file import load_stage
     from training.plan import plan_lines
     from training.trainer import Trainer
@@ -47,20 +47,22 @@ def run_stage(
     main = accelerator.is_main_process
     if main:
         claim(stage)
-        console.print(stage)
         for line in translated.lines() if translated else []:
             console.print(line)
     parts = assemble(stage, accelerator)
     trainer = Trainer(stage, parts)
     if main:
-        console.print(f"{len(parts.mixture):,} samples, step {trainer.step} of {trainer.steps}; "
-                      f"{parts.parallel.describe()}")
+        console.print(f"{stage.stage} into {stage.out}, whose {STAGE_NAME} has the configuration: "
+                      f"{len(parts.mixture):,} samples, step {trainer.step} of {trainer.steps}")
+        console.print(parts.parallel.describe())
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()
     )
     with Progress(*columns, console=console, disable=not main) as progress:
         line = trainer.train(progress)
-    if main:
+    if main and len(line) == 1:
+        console.print(f"this stage has ended before, at step {trainer.step}")
+    elif main:
         console.print(" ".join(f"{key} {value}" for key, value in line.items()))
     accelerator.end_training()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -269,6 +270,20 @@ class StageConfig(Strict):
         _require(distils == (self.distillation is not None), "distillation",
                  f"{'a section' if distils else 'no section'} in stage {self.stage}",
                  "none" if self.distillation is None else "one")
+
+
+def schedule_steps(run: RunConfig, samples: int) -> int:
+    """Optimiser steps of the whole schedule over so many samples."""
+    return run.steps or max(1, round(run.epochs * samples / run.global_batch))
+
+
+def leaves(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Values of a tree of mappings by their dotted keys."""
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        name = f"{above}{key}"
+        found.update(leaves(value, f"{name}.") if isinstance(value, Mapping) else {name: value})
+    return found
 
 
 def stage_record(config: StageConfig, mask_token_id: int, eos_token_id: int) -> ServingRecord:

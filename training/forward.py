@@ -20,7 +20,7 @@ from transformers import AttentionInterface
 
 from training.config import Kernel
 from training.layout import Images, Inputs
-from wamdiff2_core.model.vision import Attend, GridTables, encode_equal, fused_attention
+from wamdiff2_core.model.vision import VisionEncoder, fused_attention
 
 if TYPE_CHECKING:
     from transformers import Qwen3VLForConditionalGeneration
@@ -62,7 +62,7 @@ def block_attention(
     groups = query.shape[1] // key.shape[1]
     if groups > 1:
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    attend = _written if visible.kernel == "written" else _fused
+    attend = written_attention if visible.kernel == "written" else _fused
     context = visible.context.shape[-1]
     y = attend(query[:, :, :context], key[:, :, :context], value[:, :, :context], scaling, visible.context)
     if visible.copies is not None:
@@ -82,10 +82,6 @@ def block_attention(
         own = own.unflatten(0, (batch, copies)).transpose(1, 2).reshape(batch, heads, copies * rows, width)
         y = torch.cat([y, own], 2)
     return y.transpose(1, 2), None
-
-
-def _written(q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tensor) -> Tensor:
-    return written_attention(q, k, v, scale, bias)
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, scale: float, allowed: Tensor) -> Tensor:
@@ -120,7 +116,8 @@ class AnswerModel(nn.Module):
         self.score_all = False
         self.kernel, self.stock_vision, self.score_rows = kernel, stock_vision, score_rows
         model.model.language_model.config._attn_implementation = ATTENTION_NAME
-        self._tables: dict[tuple[int, int, int], GridTables] = {}
+        attend = written_attention if kernel == "written" else fused_attention
+        self._encode_images = VisionEncoder(model.model.visual, attend)
 
     def forward(self, inputs: Inputs, rows: Tensor, score: ScoreRows) -> tuple[Tensor, ...]:
         """Score rows of the layout.
@@ -201,27 +198,10 @@ class AnswerModel(nn.Module):
 
     def _encode(self, images: Images) -> tuple[Tensor, list[Tensor]]:
         """Image tokens (T, D) in order, and the same for each deepstack level."""
-        visual = self.model.model.visual
+        grids = torch.tensor(images.grids)
         if self.stock_vision:
-            grid = torch.tensor(images.grids, device=images.pixel_values.device)
-            out = self.model.model.get_image_features(images.pixel_values, grid, return_dict=True)
-            return torch.cat(list(out.pooler_output)), [torch.cat(list(f)) for f in out.deepstack_features]
-        attend: Attend = written_attention if self.kernel == "written" else fused_attention
-        kinds = list(dict.fromkeys(images.grids))
-        for grid_thw in kinds:
-            if grid_thw not in self._tables:
-                self._tables[grid_thw] = GridTables.of(visual, grid_thw)
-        if len(kinds) == 1:
-            t, h, w = kinds[0]
-            patches = images.pixel_values.unflatten(0, (-1, t * h * w))
-            tokens, *levels = encode_equal(visual, self._tables[kinds[0]], patches, attend)
-            return tokens.flatten(0, 1), [level.flatten(0, 1) for level in levels]
-        parts = images.pixel_values.split([t * h * w for t, h, w in images.grids])
-        encoded: dict[int, list[Tensor]] = {}
-        for grid_thw in kinds:
-            members = [index for index, other in enumerate(images.grids) if other == grid_thw]
-            stacked = torch.stack([parts[index] for index in members])
-            encoded_kind = encode_equal(visual, self._tables[grid_thw], stacked, attend)
-            encoded.update({index: [level[row] for level in encoded_kind] for row, index in enumerate(members)})
-        tokens, *levels = [torch.cat(level) for level in zip(*(encoded[i] for i in range(len(parts))), strict=True)]
-        return tokens, levels
+            out = self.model.model.get_image_features(
+                images.pixel_values, grids.to(images.pixel_values.device), return_dict=True
+            )
+            return torch.cat(list(out.pooler_output)), [torch.cat(list(level)) for level in out.deepstack_features]
+        return self._encode_images(images.pixel_values, grids)

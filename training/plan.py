@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from training.config import StageConfig
+from training.config import StageConfig, schedule_steps
 
 SAMPLED = 64  # samples that are encoded to estimate lengths
 GIB = 2**30
@@ -27,7 +27,7 @@ def plan_lines(config: StageConfig) -> list[str]:
     drawn = (mixture.row(position, run.seed) for position in range(0, min(len(mixture), SAMPLED * stride), stride))
     encoded = [encoder.encode(sample, source) for source, sample in drawn]
     kept = [sample for sample in encoded if sample is not None]
-    steps = run.steps or max(1, round(run.epochs * len(mixture) / run.global_batch))
+    steps = schedule_steps(run, len(mixture))
     end = min(run.stop_at or steps, steps)
     lines.append(f"{steps:,} steps of {run.global_batch} samples, to step {end:,}; forwards of {run.micro_batch}")
     if kept:

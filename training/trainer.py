@@ -82,7 +82,9 @@ class Trainer:
                                     f"lower the learning rate; {self.out} keeps its last checkpoint")
                 self.step, taken = self.step + 1, taken + 1
                 last = self.step == self._end or stopping
-                if self.step % run.log_every == 0 or last:
+                validates = bool(self._parts.validation) and (self.step % run.validate_every == 0 or last)
+                self._validation_loss = None
+                if self.step % run.log_every == 0 or validates or last:
                     seconds = time.monotonic() - since
                     line = {
                         "step": self.step, "samples": self.step * run.global_batch, **sums.means(self._accelerator),
@@ -90,7 +92,7 @@ class Trainer:
                         "samples_per_s": round(taken * run.global_batch / seconds, 2), "memory_gib": memory_gib(),
                     }
                     sums, taken = Sums(), 0
-                    if self._parts.validation and (self.step % run.validate_every == 0 or last):
+                    if validates:
                         self._validation_loss = self.validation_loss()
                         line["validation_loss"] = round(self._validation_loss, 5)
                     since = time.monotonic()
@@ -257,10 +259,9 @@ class Sums:
         if accelerator.num_processes > 1:
             torch.distributed.all_reduce(stacked)
         loss, *rest = stacked.tolist()
-        known = dict(zip(names, rest, strict=True)).pop("known", self.tokens)
-        figures = {name: round(value / max(known, 1), 5) for name, value in zip(names, rest, strict=True)}
-        figures.pop("known", None)
-        return {"loss": round(loss / self.steps, 6), **figures}
+        sums = dict(zip(names, rest, strict=True))
+        tokens = max(sums.pop("known", self.tokens), 1.0)  # distillation counts what its teacher knows
+        return {"loss": round(loss / self.steps, 6), **{name: round(v / tokens, 5) for name, v in sums.items()}}
 
 
 def memory_gib() -> float:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from training.config import leaves
 from wamdiff2_core.errors import UserError
 
 
@@ -100,7 +101,7 @@ def translate(tree: Mapping[str, Any], file: Path) -> Translated:
     mapped: list[tuple[str, str]] = []
     unknown: list[tuple[str, Any]] = []
     distils = any("teacher" in str(key) for key in tree)
-    for dotted, value in _leaves(tree):
+    for dotted, value in leaves(tree).items():
         if dotted.endswith("prior_dist") and value != "Mask":
             raise UserError(f"{file}: {dotted}", "Mask: the absorbing state is the only noise here", value)
         key = _known(dotted)
@@ -117,14 +118,6 @@ def translate(tree: Mapping[str, Any], file: Path) -> Translated:
     return Translated(stage, tuple(mapped), tuple(unknown))
 
 
-def _leaves(tree: Mapping[str, Any], above: str = "") -> list[tuple[str, Any]]:
-    leaves: list[tuple[str, Any]] = []
-    for key, value in tree.items():
-        name = f"{above}{key}"
-        leaves.extend(_leaves(value, f"{name}.") if isinstance(value, dict) else [(name, value)])
-    return leaves
-
-
 def _known(dotted: str) -> str | None:
     parts = dotted.split(".")
     tails = (".".join(parts[first:]) for first in range(len(parts)))
@@ -139,4 +132,4 @@ def _put(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
 
 def _on_policy_off(tree: Mapping[str, Any]) -> bool:
     return any(name.rsplit(".", 1)[-1] in ("on_policy", "enabled") and value is False
-               for name, value in _leaves(tree) if "on_policy" in name)
+               for name, value in leaves(tree).items() if "on_policy" in name)

@@ -51,7 +51,7 @@ def check_same_request(path: Path, found: Mapping[str, Any] | None, wanted: Mapp
         str(path),
         "the journal of this request",
         ", ".join(f"{key} {found.get(key)!r} (now {wanted.get(key)!r})" for key in differing),
-        "finish the earlier request, or start anew with --overwrite",
+        "choose another place for it; the same request as before goes on, and --overwrite begins anew",
     )
 
 

@@ -24,7 +24,7 @@ def bench2drive_evaluator(
     routes: Annotated[
         Path | None, typer.Option(help="Route file.", show_default="bench2drive220.xml of the checkout")
     ] = None,
-    routes_subset: Annotated[str, typer.Option(help="Ids and ranges, such as 1711,24206-28048.")] = "",
+    routes_subset: Annotated[str | None, typer.Option(help="Ids and ranges, such as 1711,24206-28048.")] = None,
     towns: Annotated[str, typer.Option(help="Only routes in these towns, such as Town01,Town02.")] = "",
     carla_root: Annotated[
         Path | None, typer.Option(envvar="CARLA_ROOT", help="Folder of CarlaUE4.sh.", show_default="the embedded world")

@@ -35,7 +35,7 @@ def is_meant(asked: bool | None, agent: AgentChoice, carla: str, passive: bool) 
 
 
 def run_wrapped(
-    agent: AgentChoice, given: Iterable[str], *, out: Path | None, routes: Path | None, routes_subset: str,
+    agent: AgentChoice, given: Iterable[str], *, out: Path | None, routes: Path | None, routes_subset: str | None,
     maps: Path | None, workers: int, retries: int, seed: int, device: str,
 ) -> int:
     """Let the evaluator drive, and return the command's exit code.

@@ -84,12 +84,12 @@ class Evaluation:
         return {file.stem: file for file in files if file.is_file()}
 
 
-def select_routes(specs: Sequence[RouteSpec], subset: str) -> tuple[RouteSpec, ...]:
+def select_routes(specs: Sequence[RouteSpec], subset: str | None) -> tuple[RouteSpec, ...]:
     """Routes of a file by the leaderboard's words.
 
     Args:
         specs: all routes of the file.
-        subset: ids and ranges of them in the file's order, such as `1711,24206-28048`; empty for all routes.
+        subset: ids and ranges of them in the file's order, such as `1711,24206-28048`; None for all routes.
 
     Raises:
         UserError: not of that form, or no such route.

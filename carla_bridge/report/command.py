@@ -32,6 +32,8 @@ def write(
         if same := same_run(comparison.run, comparison.other):
             typer.echo(f"note: {same}", err=True)
     typer.echo(write_report(run, video=video))
+    if video and not any(run.rglob("*.mp4")):
+        typer.echo("note: no film, as the run has no pictures: it was driven with --no-video", err=True)
     if comparison is not None:
         typer.echo(write_comparison(comparison))
     return int(ExitCode.DONE)

@@ -10,20 +10,22 @@ from wamdiff2_core.errors import UserError
 OPTION = "--routes-subset"
 
 
-def chosen_ids(ids: Sequence[str], subset: str, *, in_file_order: bool = True) -> list[str]:
+def chosen_ids(ids: Sequence[str], subset: str | None, *, in_file_order: bool = True) -> list[str]:
     """The ids that a subset names, in their own order.
 
     Args:
         ids: all there are.
-        subset: ids and ranges of them, such as `1711,24206-28048`; empty for all.
+        subset: ids and ranges of them, such as `1711,24206-28048`; None for all.
         in_file_order: whether `ids` are in the order of a route file, by which a range is meant; ranges are refused
             when they are not.
 
     Raises:
         UserError: not of that form, or no such route.
     """
-    if not subset:
+    if subset is None:
         return list(ids)
+    if not subset.strip():  # a variable of a script that was never set
+        raise UserError(OPTION, "ids of routes", "an empty text", "leave the option out to have all routes")
     chosen: set[int] = set()
     for word in subset.replace(" ", "").split(","):
         first, last = (word, word) if word in ids else _range(word)

@@ -41,7 +41,7 @@ def score_files(
     paths: Sequence[str | Path],
     routes: str = DEFAULT_SET,
     *,
-    subset: str = "",
+    subset: str | None = None,
     maps: Path | None = None,
     metrics: Path | None = None,
     repetition: int | None = None,

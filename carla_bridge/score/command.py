@@ -32,8 +32,8 @@ def bench2drive(
                           "dev10, embedded-20, embedded-40.")
     ] = DEFAULT_SET,
     routes_subset: Annotated[
-        str, typer.Option(help="Expect these of them only: ids, and ranges in the order of a route file.")
-    ] = "",
+        str | None, typer.Option(help="Expect these of them only: ids, and ranges in the order of a route file.")
+    ] = None,
     maps: Annotated[
         Path | None, typer.Option(help="Folder with TownXX.xodr: junction rule of traffic signs; needs a route file.")
     ] = None,

@@ -48,13 +48,13 @@ class RouteSet:
     file: Path | None = None
     left_out: frozenset[str] = frozenset()
 
-    def only(self, subset: str) -> RouteSet:
-        """The routes that `--routes-subset` names; empty for all of them.
+    def only(self, subset: str | None) -> RouteSet:
+        """The routes that `--routes-subset` names; None for all of them.
 
         Raises:
             UserError: not of its form, no such route, or a range in a set of the table, which has no order.
         """
-        if not subset:
+        if subset is None:
             return self
         chosen = chosen_ids(list(self.routes), subset, in_file_order=self.file is not None)
         routes = {route_id: self.routes[route_id] for route_id in chosen}

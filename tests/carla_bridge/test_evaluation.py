@@ -290,7 +290,7 @@ def test_a_folder_with_other_things_is_not_taken(config):
 
 
 @pytest.mark.parametrize(("subset", "chosen"), [
-    ("", "all"), ("101", ["101"]), ("100-101", ["100", "101"]), ("102,100", ["100", "102"]), ("100 - 102", "all"),
+    (None, "all"), ("101", ["101"]), ("100-101", ["100", "101"]), ("102,100", ["100", "102"]), ("100 - 102", "all"),
 ])
 def test_subsets_are_ids_and_ranges_in_the_order_of_the_file(config, subset, chosen):
     specs = load_routes(config.routes)
@@ -299,7 +299,7 @@ def test_subsets_are_ids_and_ranges_in_the_order_of_the_file(config, subset, cho
     assert found == (["100", "101", "102"] if chosen == "all" else chosen)
 
 
-@pytest.mark.parametrize("subset", ["7", "100-7", "102-100", "100,,101", "-"])
+@pytest.mark.parametrize("subset", ["", " ", "7", "100-7", "102-100", "100,,101", "-"])
 def test_subsets_that_are_not_there_are_refused(config, subset):
     with pytest.raises(UserError, match="routes-subset"):
         select_routes(load_routes(config.routes), subset)

@@ -415,6 +415,16 @@ def test_a_run_compared_with_itself_is_told(many, tmp_path, twin):
     assert compare(load_run(run), load_run(changed(tmp_path / "less", many, range(2), {}))).warnings == ()
 
 
+def test_films_that_are_wished_for_and_cannot_be_made_are_told(many, tmp_path):
+    run = changed(tmp_path / "run", many, range(2), {})
+    (run / "routes").unlink()
+    shutil.copytree(many / "routes", run / "routes", ignore=shutil.ignore_patterns("*.jpg", "*.mp4"))
+    done = CliRunner().invoke(report, [str(run), "--video"], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert "no film, as the run has no pictures" in done.stderr
+    assert "no film" not in CliRunner().invoke(report, [str(run)], catch_exceptions=False).stderr
+
+
 @pytest.mark.parametrize("other", ["nope", "empty", "strangers"])
 def test_what_cannot_be_compared_is_refused_before_anything_is_written(many, tmp_path, other):
     run = changed(tmp_path / "run", many, range(3), {})

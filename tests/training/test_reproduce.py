@@ -96,7 +96,7 @@ def test_other_tables_take_the_stages_that_are_there(adapted: tuple[Path, dict[s
 
 @pytest.mark.slow
 def test_a_folder_of_other_settings_is_refused(adapted: tuple[Path, dict[str, Any]]) -> None:
-    with pytest.raises(UserError, match=r"this stage \(run differ\)"):
+    with pytest.raises(UserError, match=r"run\.steps 2 \(now 3\)"):
         run("horizon", "--scale", "debug", "--seeds", "1", "--steps", "3", "--out", str(adapted[0]))
 
 

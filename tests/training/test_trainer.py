@@ -181,6 +181,27 @@ def test_training_lowers_the_loss_and_the_best_checkpoint_is_kept(text_set: Path
     assert len(checkpoints(tmp_path)) <= 2
 
 
+def test_validation_has_a_pace_of_its_own_and_judges_the_checkpoint_of_its_step_alone(
+    text_set: Path, tmp_path: Path
+) -> None:
+    run = {"steps": 6, "log_every": 4, "validate_every": 2, "checkpoint_every": 3, "keep": 9}
+    trainer(stage(tmp_path, text_set, run=run)).train()
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "validation_loss" in line] == [2, 4, 6]
+    notes = [json.loads((folder / "trainer.json").read_text()) for folder in checkpoints(tmp_path)]
+    assert [note["validation_loss"] is None for note in notes] == [True, False]  # steps 3 and 6
+    assert best_checkpoint(tmp_path) == tmp_path / "checkpoint-000006"
+
+
+def test_a_stage_that_has_ended_says_so(text_set: Path, tmp_path: Path, capsys) -> None:
+    file = tmp_path / "stage.yaml"
+    file.write_text(yaml.safe_dump(tree(tmp_path / "out", text_set, run={"steps": 1})))
+    assert main(["train", str(file)]) == 0
+    capsys.readouterr()
+    assert main(["train", str(file)]) == 0
+    assert "this stage has ended before, at step 1" in " ".join(capsys.readouterr().err.split())
+
+
 def test_a_stage_that_stops_early_keeps_its_schedule(text_set: Path, tmp_path: Path) -> None:
     line = trainer(stage(tmp_path, text_set, run={"steps": 10, "stop_at": 3})).train()
     assert line["step"] == 3
@@ -248,7 +269,7 @@ def test_a_teacher_that_does_not_fit_is_refused(picture_set: Path, tmp_path: Pat
 
 def test_a_folder_with_another_stage_is_refused(text_set: Path, tmp_path: Path) -> None:
     trainer(stage(tmp_path, text_set, run={"steps": 1})).train()
-    with pytest.raises(UserError, match="diffusion differ"):
+    with pytest.raises(UserError, match=r"diffusion\.block_size 16 \(now 8\)"):
         trainer(stage(tmp_path, text_set, run={"steps": 1}, diffusion={"block_size": 8}))
 
 
@@ -268,7 +289,7 @@ def stage_file(folder: Path, text_set: Path, **overrides: str) -> Path:
 
 
 @pytest.mark.parametrize(("given", "words"), [
-    ({"train": "none.jsonl"}, "data.train.none: expected a conversation file, got none.jsonl (no such file)"),
+    ({"train": "none.jsonl"}, "data.train: expected a conversation file, got none.jsonl (no such file)"),
     ({"train": "/tmp/."}, "mixture: expected"),
     ({"validation": "none.jsonl"}, "data.validation: expected a conversation file, got none.jsonl (no such file)"),
     ({"init": "runs/none"}, "init: expected a checkpoint folder"),

@@ -13,7 +13,7 @@ from torch import Tensor
 from training.data.encode import EncodedSample
 from training.forward import AnswerModel
 from training.layout import autoregressive_inputs
-from training.losses import Totals, cross_entropy, token_weights
+from training.losses import Totals, token_weights
 from training.stages.stage import Prepared, Scored, Slots, TokenIds, collate_for
 
 
@@ -36,8 +36,6 @@ class Autoregressive:
     def loss(self, prepared: Prepared, totals: Totals) -> tuple[Tensor, dict[str, Tensor]]:
         """See `Stage.loss`."""
         scored = Scored.of(self.model, prepared)
-        (entropy,) = self.model(
-            scored.inputs, scored.rows, lambda logits, where: (cross_entropy(logits, scored.labels[where]),)
-        )
+        entropy = scored.entropy(self.model)
         weights = token_weights(prepared.counted, None, prepared.lengths, "paper", totals)
         return scored.total(entropy, weights), {}

@@ -17,7 +17,7 @@ from training.config import DiffusionConfig
 from training.data.encode import EncodedSample
 from training.forward import AnswerModel
 from training.layout import Batch, View, absorb, diffusion_inputs, padded, stack_noise, trained_tokens
-from training.losses import Totals, cross_entropy, token_weights
+from training.losses import Totals, token_weights
 from training.noise import Noise, draw_noise, least_confident
 from training.stages.stage import Prepared, Scored, Slots, TokenIds, collate_for
 
@@ -41,9 +41,7 @@ class BlockAdaptation:
     def loss(self, prepared: Prepared, totals: Totals) -> tuple[Tensor, dict[str, Tensor]]:
         """See `Stage.loss`."""
         scored = Scored.of(self.model, prepared)
-        (entropy,) = self.model(
-            scored.inputs, scored.rows, lambda logits, where: (cross_entropy(logits, scored.labels[where]),)
-        )
+        entropy = scored.entropy(self.model)
         weights = token_weights(prepared.counted, prepared.time, prepared.lengths, self._config.loss, totals)
         plain = scored.total(entropy.detach(), prepared.counted.float())
         return scored.total(entropy, weights), {"cross_entropy": plain}

@@ -12,7 +12,7 @@ from torch import Tensor
 from training.data.encode import EncodedSample
 from training.forward import AnswerModel
 from training.layout import Batch, Inputs, collate
-from training.losses import Totals
+from training.losses import Totals, cross_entropy
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,11 @@ class Scored:
         return cls(
             prepared.inputs.to(device), tokens, prepared.rows(tokens).to(device), prepared.labels[tokens].to(device)
         )
+
+    def entropy(self, model: AnswerModel) -> Tensor:
+        """(M,) cross-entropy of the scored tokens."""
+        (values,) = model(self.inputs, self.rows, lambda logits, where: (cross_entropy(logits, self.labels[where]),))
+        return values
 
     def total(self, values: Tensor, weights: Tensor) -> Tensor:
         """Sum of weight x value, of values (M,) of the scored tokens and weights of all, (N, K * R)."""

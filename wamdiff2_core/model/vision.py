@@ -87,9 +87,9 @@ def encode_equal(visual: Any, tables: GridTables, patches: Tensor, attend: Atten
 class VisionEncoder:
     """Encodes images with a stock `Qwen3VLVisionModel`."""
 
-    def __init__(self, visual: Any) -> None:
-        """Take the `model.visual` of a stock model."""
-        self.visual = visual
+    def __init__(self, visual: Any, attend: Attend = fused_attention) -> None:
+        """Take the `model.visual` of a stock model, and full attention inside an image as `encode_equal` has it."""
+        self.visual, self._attend = visual, attend
         self._tables: dict[tuple[int, int, int], GridTables] = {}
 
     def __call__(self, pixel_values: Tensor, image_grid_thw: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -103,14 +103,20 @@ class VisionEncoder:
             image tokens (tokens, D) in the order of the images, and the same for each deepstack layer.
         """
         grids = [(int(t), int(h), int(w)) for t, h, w in image_grid_thw.tolist()]
-        patches = torch.split(pixel_values, [t * h * w for t, h, w in grids])
-        encoded: list[list[Tensor]] = [[] for _ in grids]
-        for grid in dict.fromkeys(grids):
-            members = [index for index, other in enumerate(grids) if other == grid]
+        kinds = list(dict.fromkeys(grids))
+        for grid in kinds:
             if grid not in self._tables:
                 self._tables[grid] = GridTables.of(self.visual, grid)
+        if len(kinds) == 1:
+            together = pixel_values.unflatten(0, (len(grids), -1))
+            tokens, *deepstack = encode_equal(self.visual, self._tables[kinds[0]], together, self._attend)
+            return tokens.flatten(0, 1), [level.flatten(0, 1) for level in deepstack]
+        patches = torch.split(pixel_values, [t * h * w for t, h, w in grids])
+        encoded: list[list[Tensor]] = [[] for _ in grids]
+        for grid in kinds:
+            members = [index for index, other in enumerate(grids) if other == grid]
             stacked = torch.stack([patches[index] for index in members])
-            levels = encode_equal(self.visual, self._tables[grid], stacked)
+            levels = encode_equal(self.visual, self._tables[grid], stacked, self._attend)
             for row, index in enumerate(members):
                 encoded[index] = [level[row] for level in levels]
         tokens, *deepstack = [torch.cat(level) for level in zip(*encoded, strict=True)]
