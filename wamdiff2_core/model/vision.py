@@ -108,7 +108,7 @@ class VisionEncoder:
             if grid not in self._tables:
                 self._tables[grid] = GridTables.of(self.visual, grid)
         if len(kinds) == 1:
-            together = pixel_values.unflatten(0, (len(grids), -1))
+            together = pixel_values.view(len(grids), -1, pixel_values.shape[-1])
             tokens, *deepstack = encode_equal(self.visual, self._tables[kinds[0]], together, self._attend)
             return tokens.flatten(0, 1), [level.flatten(0, 1) for level in deepstack]
         patches = torch.split(pixel_values, [t * h * w for t, h, w in grids])
