@@ -67,6 +67,39 @@ def run_stage(
     accelerator.end_training()
 
 
+pretrain_vision = typer.Typer(add_completion=False)
+
+
+@pretrain_vision.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def run_pretraining(
+    context: typer.Context,
+    config: Annotated[Path, typer.Argument(help="YAML file, such as training/configs/nano/vision.yaml.")],
+) -> None:
+    """Train the vision tower of a fresh model on what pictures show; `--section.key value` overrides the file.
+
+    The folder it writes is the `init` of a model's first stage. Stopped, it goes on from its newest checkpoint.
+    """
+    from accelerate import Accelerator
+    from rich.console import Console
+
+    from training.config_file import load_vision
+    from training.vision_pretraining import VisionPretraining
+    from wamdiff2_core.outputs import writable_folder
+
+    stage = load_vision(config, context.args)
+    writable_folder(Path(stage.out), "out")
+    console = Console(stderr=True)
+    accelerator = Accelerator(cpu=True)
+    training = VisionPretraining(stage, accelerator)
+    if accelerator.is_main_process:
+        answers = sum(len(known) for known in training.classes.answers.values())
+        console.print(f"{len(training.pictures):,} pictures, {len(training.classes.labels)} labels, {answers} answers "
+                      f"to {len(training.classes.answers)} questions, step {training.step} of {training.steps}")
+    for line in training.train():
+        if accelerator.is_main_process:
+            console.print(" ".join(f"{key} {value}" for key, value in line.items()))
+
+
 def evaluate(
     checkpoint: Annotated[Path, typer.Argument(help="Checkpoint folder.")],
     data: Annotated[Path, typer.Argument(help="Conversation file with the right answers; tasks may be mixed.")],

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from training.data.encode import OverLong
 from training.data.sources import SourceConfig
 from training.model_factory import NanoShape
-from wamdiff2_core.config import MaskKind, RemaskingStrategy, Strict
+from wamdiff2_core.config import ImagePolicy, MaskKind, RemaskingStrategy, Strict
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.serving_record import ServingRecord
 
@@ -270,6 +270,31 @@ class StageConfig(Strict):
         _require(distils == (self.distillation is not None), "distillation",
                  f"{'a section' if distils else 'no section'} in stage {self.stage}",
                  "none" if self.distillation is None else "one")
+
+
+@dataclass(frozen=True)
+class VisionConfig(Strict):
+    """What is learnt from, and how.
+
+    Attributes:
+        out: folder of checkpoints and log.
+        train: conversation files. Lines of one picture belong together: `objects` (`label`, `bbox_2d` in thousandths,
+            `distance_m`) of any of them are what it shows; lines with the key `question` ask, and their answer is a
+            class.
+        validation: likewise.
+        shape: of the model.
+        images: what the model takes.
+        optimizer: `vision_lr` and `merger_lr` apply; `lr` is the head's.
+        run: `kernel`, `compiled`, `activation_checkpointing`, `micro_batch` and `trackers` have no effect here.
+    """
+
+    out: str
+    train: tuple[str, ...]
+    validation: tuple[str, ...] = ()
+    shape: NanoShape = field(default_factory=NanoShape)
+    images: ImagePolicy = field(default_factory=ImagePolicy)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    run: RunConfig = field(default_factory=RunConfig)
 
 
 def schedule_steps(run: RunConfig, samples: int) -> int:

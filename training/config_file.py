@@ -15,7 +15,7 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from training.config import StageConfig
+from training.config import StageConfig, VisionConfig
 from training.data.mixture import MixtureConfig
 from training.upstream_config import Translated, is_upstream, translate
 from wamdiff2_core.config import parse
@@ -40,13 +40,14 @@ def load_stage(file: Path, overrides: Sequence[str] = ()) -> tuple[StageConfig, 
     if is_upstream(tree):
         translated = translate(tree, file)
         tree = translated.stage
-    try:
-        dotted = OmegaConf.from_dotlist(dotlist(overrides))
-        merged: Any = OmegaConf.to_container(OmegaConf.merge(OmegaConf.create(tree), dotted), resolve=True)
-    except (OmegaConfBaseException, yaml.YAMLError) as error:
-        raise UserError(str(file), "values that resolve", " ".join(str(error).split())) from None
+    merged = _overridden(tree, overrides, file)
     _expand_sources(merged, file)
     return parse(StageConfig, merged, str(file)), translated
+
+
+def load_vision(file: Path, overrides: Sequence[str] = ()) -> VisionConfig:
+    """Read what trains a vision tower from nothing; see `load_stage`."""
+    return parse(VisionConfig, _overridden(_read(file), overrides, file), str(file))
 
 
 def dotlist(arguments: Sequence[str]) -> list[str]:
@@ -83,6 +84,15 @@ def _read(file: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     for base in [bases] if isinstance(bases, str) else bases:
         tree = _merged(tree, _read(file.parent / base, (*seen, file)))
     return _merged(tree, own)
+
+
+def _overridden(tree: Mapping[str, Any], overrides: Sequence[str], file: Path) -> dict[str, Any]:
+    try:
+        dotted = OmegaConf.from_dotlist(dotlist(overrides))
+        merged: Any = OmegaConf.to_container(OmegaConf.merge(OmegaConf.create(dict(tree)), dotted), resolve=True)
+    except (OmegaConfBaseException, yaml.YAMLError) as error:
+        raise UserError(str(file), "values that resolve", " ".join(str(error).split())) from None
+    return dict(merged)
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,172 @@
+"""A vision tower from nothing: targets by brute force, coloured squares are learnt, resuming changes nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from training.checkpoints import checkpoints
+from training.config_file import load_vision
+from training.vision_pretraining import FAR_M, Classes, Picture, VisionPretraining, read_pictures, targets
+from wamdiff2_core.errors import UserError
+
+ONE_PROCESS = SimpleNamespace(process_index=0, num_processes=1, device=torch.device("cpu"))
+COLOURS = {"red square": (220, 30, 30), "green square": (30, 200, 30)}
+SIZE = (128, 64)
+
+
+def write_set(folder: Path, count: int, seed: int) -> list[str]:
+    """Pictures of at most one square, its box, and a question about its colour."""
+    rng = np.random.default_rng(seed)
+    (folder / "images").mkdir(parents=True)
+    plans, questions = [], []
+    for number in range(count):
+        pixels = rng.integers(90, 130, (SIZE[1], SIZE[0], 3), dtype=np.uint8)
+        kind = [None, *COLOURS][int(rng.integers(3))]
+        objects = []
+        if kind is not None:
+            x, y, side = (int(rng.integers(*limits)) for limits in ((0, 100), (0, 40), (12, 24)))
+            pixels[y : y + side, x : x + side] = COLOURS[kind]
+            box = [1000 * x / SIZE[0], 1000 * y / SIZE[1], 1000 * (x + side) / SIZE[0], 1000 * (y + side) / SIZE[1]]
+            objects = [{"label": kind, "bbox_2d": box, "distance_m": 200 / side}]
+        name = f"images/{number:05d}.png"
+        Image.fromarray(pixels).save(folder / name)
+
+        def line(asked: str, answer: str, name: str = name, **extra: object) -> str:
+            turns = [{"from": "human", "value": f"<image>\n{asked}"}, {"from": "gpt", "value": answer}]
+            return json.dumps({"image": name, "conversations": turns, **extra})
+
+        plans.append(line("Plan.", "0,0", situation="free", waypoints_m=[[0, 0]], objects=objects))
+        questions.append(line("Colour?", kind or "None.", question="colour"))
+    files = [folder / "samples.jsonl", folder / "qa.jsonl"]
+    for file, lines in zip(files, (plans, questions), strict=True):
+        file.write_text("\n".join(lines) + "\n")
+    return [str(file) for file in files]
+
+
+def pretraining(folder: Path, train: list[str], *overrides: str) -> VisionPretraining:
+    config = folder / "vision.yaml"
+    config.write_text(
+        "shape: {text_width: 32, text_layers: 1, text_heads: 1, text_mlp: 64, vision_width: 32, vision_layers: 2,"
+        " vision_heads: 2, vision_mlp: 64, deepstack_layers: [0]}\n"
+        "images: {size_px: [128, 64], min_pixels: 8192, max_pixels: 8192}\n"
+        "optimizer: {lr: 3.0e-3, warmup_steps: 10}\n"
+        "run: {steps: 6, global_batch: 16, precision: fp32, threads: 1, log_every: 2, checkpoint_every: 3}\n"
+    )
+    given = ["--out", str(folder / "out"), "--train", f"[{','.join(train)}]", *overrides]
+    (folder / "out").mkdir(exist_ok=True)
+    return VisionPretraining(load_vision(config, given), ONE_PROCESS)
+
+
+def test_targets_are_those_of_every_cell_by_itself() -> None:
+    rng = np.random.default_rng(3)
+    classes = Classes(("a", "b"), {"q": ("no", "yes")})
+    pictures = []
+    for _ in range(40):
+        objects = []
+        for _ in range(int(rng.integers(0, 5))):
+            x, y = rng.uniform(0, 0.9, 2)
+            wide, high = rng.uniform(0.01, 0.5, 2)
+            objects.append((str(rng.choice(["a", "b"])), (x, y, min(1.0, x + wide), min(1.0, y + high)),
+                            float(rng.uniform(1, 80))))
+        pictures.append(Picture(Path("x"), objects, {"q": str(rng.choice(["no", "yes", "perhaps"]))}))
+    rows, columns = 3, 5
+    found = targets(pictures, classes, rows, columns)
+    for n, picture in enumerate(pictures):
+        assert picture.objects is not None
+        for row in range(rows):
+            for column in range(columns):
+                cell = row * columns + column
+                for k, label in enumerate(classes.labels):
+                    overlaps = []
+                    for other, (x1, y1, x2, y2), _ in picture.objects:
+                        if other == label:
+                            wide = min(x2, (column + 1) / columns) - max(x1, column / columns)
+                            high = min(y2, (row + 1) / rows) - max(y1, row / rows)
+                            least = 0.05 * min(1 / (rows * columns), (x2 - x1) * (y2 - y1))
+                            overlaps.append(wide > 0 and high > 0 and wide * high > least)
+                    assert found.shown[n, cell, k] == float(any(overlaps))
+                here = [
+                    (distance, box) for _, box, distance in picture.objects
+                    if int((box[0] + box[2]) / 2 * columns) == column and int((box[1] + box[3]) / 2 * rows) == row
+                ]
+                if not here:
+                    assert found.nearest[n, cell].isnan().all()
+                    continue
+                distance, (x1, y1, x2, y2) = min(here)
+                expected = [(x1 + x2) / 2 * columns - column, (y1 + y2) / 2 * rows - row,
+                            math.log((x2 - x1) * columns), math.log((y2 - y1) * rows),
+                            math.log1p(distance) / math.log1p(FAR_M)]
+                assert found.nearest[n, cell].tolist() == pytest.approx(expected, abs=1e-5)
+        answer = picture.answers["q"]
+        assert found.answers[n, 0] == {"no": 0, "yes": 1, "perhaps": -1}[answer]
+
+
+def test_lines_of_one_picture_belong_together(tmp_path: Path) -> None:
+    pictures = read_pictures(write_set(tmp_path / "set", 12, 0))
+    assert len(pictures) == 12
+    assert all(picture.objects is not None and len(picture.answers) == 1 for picture in pictures)
+    for picture in pictures:
+        assert picture.objects is not None
+        assert picture.answers["colour"] == (picture.objects[0][0] if picture.objects else "None.")
+
+
+def test_squares_are_learnt_on_pictures_not_seen(tmp_path: Path) -> None:
+    train, validation = write_set(tmp_path / "train", 600, 1), write_set(tmp_path / "val", 150, 2)
+    training = pretraining(
+        tmp_path, train, "--validation", f"[{','.join(validation)}]", "--run.steps", "160",
+        "--run.validate_every", "1000", "--run.checkpoint_every", "1000",
+    )
+    before = training.validate()
+    *_, last = training.train()
+    assert before["right_colour"] < 0.6
+    assert last["right_colour"] > 0.95
+    assert last["recall"] > 0.8
+    assert last["precision"] > 0.8
+
+
+def test_resuming_takes_the_very_same_steps(tmp_path: Path) -> None:
+    train = write_set(tmp_path / "train", 40, 1)
+    whole, halves = tmp_path / "whole", tmp_path / "halves"
+    whole.mkdir()
+    halves.mkdir()
+    straight = list(pretraining(whole, train).train())
+    for _ in pretraining(halves, train).train():
+        if (halves / "out/checkpoint-000003").exists():
+            break
+    resumed = pretraining(halves, train)
+    assert resumed.step == 3
+    again = list(resumed.train())
+    assert [again[-1][key] for key in ("objects", "places", "answers")] == [
+        straight[-1][key] for key in ("objects", "places", "answers")]
+    weights = [(folder / "out/checkpoint-000006/model.safetensors").read_bytes() for folder in (whole, halves)]
+    assert weights[0] == weights[1]
+
+
+def test_the_folder_is_a_first_stage_s_start(tmp_path: Path) -> None:
+    from wamdiff2_core.model.checkpoint import load_checkpoint
+
+    training = pretraining(tmp_path, write_set(tmp_path / "train", 40, 1))
+    fresh = {name: weight.clone() for name, weight in training.model.state_dict().items()}
+    list(training.train())
+    loaded = load_checkpoint(checkpoints(tmp_path / "out")[-1], dtype=torch.float32).model.state_dict()
+    moved = {name for name, weight in fresh.items() if not torch.equal(weight, loaded[name])}
+    assert moved
+    assert all("visual." in name for name in moved)
+
+
+@pytest.mark.parametrize(
+    "lines", ["", '{"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "x"}]}']
+)
+def test_files_that_tell_nothing_are_refused(tmp_path: Path, lines: str) -> None:
+    file = tmp_path / "text.jsonl"
+    file.write_text(lines + "\n")
+    with pytest.raises(UserError, match="objects"):
+        pretraining(tmp_path, [str(file)])

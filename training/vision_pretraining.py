@@ -1,0 +1,331 @@
+"""A vision tower from nothing: trained on what pictures show, by a head that is thrown away.
+
+The published models start from Qwen3-VL, whose vision tower has seen the world; a nano starts from noise, and a loss on
+waypoints alone leaves it blind. Here its image tokens must tell, through one linear layer, which objects lie in their
+cell of the picture, where and how far; and, through one attention pool a question, the answers of a driving QA set as
+classes. Text weights stay as they were drawn; the folder that is written is the `init` of the first stage.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from training import seeds
+from training.checkpoints import CheckpointWriter, checkpoints, step_of
+from training.config import VisionConfig, schedule_steps
+from training.data.pixels import encode_images
+from training.forward import written_attention
+from training.model_factory import build_model
+from training.optimizer import MasterWeights, share_of_peak
+from training.parallel import STATE_NAME
+from wamdiff2_core.conversations import read_rgb
+from wamdiff2_core.dataset import iter_dataset
+from wamdiff2_core.errors import UserError
+from wamdiff2_core.images import make_image_processor
+from wamdiff2_core.model.vision import VisionEncoder
+from wamdiff2_core.serving_record import ServingRecord
+
+FAR_M = 100.0  # distances are learnt as log(1 + d) / log(1 + FAR_M)
+BOX_UNITS = 1000.0  # of `bbox_2d`: thousandths of the picture
+OVERLAP = 0.05  # share of a cell, or of the box, that makes an object one of the cell's
+RARE = 3  # answers given less often are not classes
+
+
+@dataclass
+class Picture:
+    """What is known of a picture.
+
+    Attributes:
+        file: of the picture.
+        objects: (label, box (x1, y1, x2, y2) in shares of the picture, metres); None where no line says.
+        answers: by question.
+    """
+
+    file: Path
+    objects: list[tuple[str, tuple[float, float, float, float], float]] | None = None
+    answers: dict[str, str] = field(default_factory=dict)
+
+
+def read_pictures(files: Sequence[str]) -> list[Picture]:
+    """Pictures of conversation files with one picture a line, in order of their first line.
+
+    Raises:
+        UserError: a file cannot be read, or tells nothing about its pictures.
+    """
+    found: dict[Path, Picture] = {}
+    for name in files:
+        for sample in iter_dataset(name):
+            if len(sample.images) != 1:
+                continue
+            picture = found.setdefault(sample.images[0], Picture(sample.images[0]))
+            if "question" in sample.extra:
+                picture.answers[str(sample.extra["question"])] = sample.answer
+            elif "situation" in sample.extra and "waypoints_m" in sample.extra:
+                picture.objects = [
+                    (str(o["label"]), tuple(v / BOX_UNITS for v in o["bbox_2d"]), float(o["distance_m"]))
+                    for o in sample.extra.get("objects", ())
+                ]
+    pictures = [picture for picture in found.values() if picture.objects is not None or picture.answers]
+    if not pictures:
+        raise UserError(", ".join(files) or "train", "lines with `objects` or `question`", "none",
+                        "wamdiff2 collect writes them")
+    return pictures
+
+
+@dataclass(frozen=True)
+class Classes:
+    """What the head tells apart.
+
+    Attributes:
+        labels: of objects.
+        answers: by question.
+    """
+
+    labels: tuple[str, ...]
+    answers: dict[str, tuple[str, ...]]
+
+    @classmethod
+    def of(cls, pictures: Sequence[Picture]) -> Classes:
+        """Those that pictures have, but rare answers."""
+        labels = {label for picture in pictures for label, _, _ in picture.objects or ()}
+        counts: dict[str, Counter[str]] = {}
+        for picture in pictures:
+            for question, answer in picture.answers.items():
+                counts.setdefault(question, Counter())[answer] += 1
+        usual = {q: tuple(sorted(a for a, n in count.items() if n >= RARE)) for q, count in sorted(counts.items())}
+        return cls(tuple(sorted(labels)), {q: answers for q, answers in usual.items() if len(answers) > 1})
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What is to be told of N pictures of R x C cells.
+
+    Attributes:
+        shown: (N, R * C, labels) 0 or 1.
+        told: (N,) whether the objects of the picture are known.
+        nearest: (N, R * C, 5) of the nearest object with its centre in the cell: centre in the cell (x, y), width and
+            height (log of cells), distance; NaN without one.
+        answers: (N, questions) class, -1 where it is not known.
+    """
+
+    shown: Tensor
+    told: Tensor
+    nearest: Tensor
+    answers: Tensor
+
+
+def targets(pictures: Sequence[Picture], classes: Classes, rows: int, columns: int) -> Targets:
+    """Targets of pictures in grids of image tokens, row by row."""
+    count, cells = len(pictures), rows * columns
+    shown = np.zeros((count, rows, columns, len(classes.labels)), np.float32)
+    nearest = np.full((count, cells, 5), np.nan, np.float32)
+    answers = np.full((count, len(classes.answers)), -1, np.int64)
+    left, top = np.arange(columns) / columns, np.arange(rows) / rows
+    for n, picture in enumerate(pictures):
+        for label, (x1, y1, x2, y2), distance in sorted(picture.objects or (), key=lambda o: -o[2]):
+            if label not in classes.labels:
+                continue
+            wide = np.clip(np.minimum(x2, left + 1 / columns) - np.maximum(x1, left), 0, None)
+            high = np.clip(np.minimum(y2, top + 1 / rows) - np.maximum(y1, top), 0, None)
+            share = high[:, None] * wide[None]
+            enough = OVERLAP * min(1 / cells, (x2 - x1) * (y2 - y1))
+            shown[n, :, :, classes.labels.index(label)] += share > enough
+            x, y = (x1 + x2) / 2 * columns, (y1 + y2) / 2 * rows
+            column, row = min(int(x), columns - 1), min(int(y), rows - 1)
+            nearest[n, row * columns + column] = (
+                x - column, y - row, math.log(max((x2 - x1) * columns, 1e-3)), math.log(max((y2 - y1) * rows, 1e-3)),
+                math.log1p(distance) / math.log1p(FAR_M),
+            )
+        for q, (question, known) in enumerate(classes.answers.items()):
+            if picture.answers.get(question) in known:
+                answers[n, q] = known.index(picture.answers[question])
+    told = np.array([picture.objects is not None for picture in pictures])
+    return Targets(
+        torch.from_numpy(np.minimum(shown, 1).reshape(count, cells, -1)), torch.from_numpy(told),
+        torch.from_numpy(nearest), torch.from_numpy(answers),
+    )
+
+
+class Head(nn.Module):
+    """Reads image tokens and the deepstack levels beside them."""
+
+    def __init__(self, width: int, classes: Classes) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.cells = nn.Linear(width, len(classes.labels) + 5)
+        self.queries = nn.Parameter(torch.randn(len(classes.answers), width) * width**-0.5)
+        self.answers = nn.ModuleList(nn.Linear(width, len(known)) for known in classes.answers.values())
+        nn.init.constant_(self.cells.bias[: len(classes.labels)], -4.0)  # most cells show nothing
+
+    def forward(self, tokens: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Cells (N, M, labels + 5) and, for each question, classes (N, answers) of image tokens (N, M, width)."""
+        x = self.norm(tokens)
+        weights = (x @ self.queries.T / x.shape[-1] ** 0.5).softmax(1)
+        pooled = weights.transpose(1, 2) @ x
+        return self.cells(x), [layer(pooled[:, q]) for q, layer in enumerate(self.answers)]
+
+
+class VisionPretraining:
+    """Trains the vision tower of a fresh model.
+
+    Attributes:
+        pictures: that are learnt from.
+        classes: what the head tells apart.
+        step: optimiser steps taken.
+        steps: of the schedule.
+    """
+
+    def __init__(self, config: VisionConfig, accelerator: Any) -> None:
+        """Read the files and draw the weights, or pick up the newest checkpoint in `config.out`.
+
+        Raises:
+            UserError: the files tell nothing, or their pictures do not have the size the model takes.
+        """
+        from training.tokenizer import build_tokenizer
+
+        self.config, self.out, self._accelerator = config, Path(config.out), accelerator
+        if config.run.threads:
+            torch.set_num_threads(config.run.threads)
+        self.pictures = read_pictures(config.train)
+        self._validation = read_pictures(config.validation) if config.validation else []
+        self.classes = Classes.of(self.pictures)
+        self.tokenizer = build_tokenizer(config.shape.vocab_size)
+        self.model = build_model(config.shape, self.tokenizer, config.run.seed)
+        visual = self.model.model.visual
+        self._processor = make_image_processor(config.images, self.model.config.vision_config)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.run.seed)
+            self.head = Head(config.shape.text_width * (1 + len(config.shape.deepstack_layers)), self.classes)
+        self._encoder = VisionEncoder(visual, written_attention)
+        dtype = torch.bfloat16 if config.run.precision == "bf16" else torch.float32
+        parts = nn.ModuleDict({"visual": visual, "head": self.head}).to(accelerator.device)
+        self._master = MasterWeights(parts, config.optimizer, dtype)
+        self._writer = CheckpointWriter(self.out, config.run.keep)
+        self.steps = schedule_steps(config.run, len(self.pictures))
+        self.step = 0
+        if found := checkpoints(self.out):
+            from safetensors.torch import load_file
+
+            self.step = step_of(found[-1])
+            self._master.load_state(load_file(found[-1] / STATE_NAME))
+
+    def train(self) -> Iterator[dict[str, float]]:
+        """Take the remaining steps; gives every line that is logged."""
+        run, rank, world = self.config.run, self._accelerator.process_index, self._accelerator.num_processes
+        since, taken, sums = time.monotonic(), 0, Counter[str]()
+        for step in range(self.step, self.steps):
+            chosen = self._chosen(step)
+            losses = self.losses([self.pictures[i] for i in chosen[rank::world]])
+            total = torch.stack(list(losses.values())).sum() / world
+            total.backward()  # type: ignore[no-untyped-call]
+            self._master.accumulate()
+            if world > 1:
+                self._master.sum_over_processes()
+            self._master.step(share_of_peak(step, self.config.optimizer, self.steps))
+            self.step, taken = step + 1, taken + 1
+            sums.update({name: float(loss.detach()) for name, loss in losses.items()})
+            last = self.step == self.steps
+            if self.step % run.log_every == 0 or last:
+                line = {"step": self.step, "samples": self.step * run.global_batch,
+                        **{name: round(value / taken, 5) for name, value in sums.items()},
+                        "samples_per_s": round(taken * run.global_batch / (time.monotonic() - since), 1)}
+                if self._validation and (self.step % run.validate_every == 0 or last):
+                    line.update(self.validate())
+                if rank == 0:
+                    with (self.out / "log.jsonl").open("a") as log:
+                        log.write(json.dumps(line) + "\n")
+                yield line
+                since, taken, sums = time.monotonic(), 0, Counter()
+            if rank == 0 and (self.step % run.checkpoint_every == 0 or last):
+                self.save()
+
+    def losses(self, pictures: Sequence[Picture]) -> dict[str, Tensor]:
+        """Mean losses of pictures: `objects`, `places`, `answers`."""
+        cells, answers, wanted = self._told(pictures)
+        labels = len(self.classes.labels)
+        known = wanted.told
+        shown = functional.binary_cross_entropy_with_logits(
+            cells[known][..., :labels], wanted.shown[known], reduction="sum"
+        ) / max(1, int(known.sum()))
+        there = ~wanted.nearest[..., 0].isnan()
+        places = functional.smooth_l1_loss(cells[there][:, labels:], wanted.nearest[there], beta=0.1)
+        entropies = [
+            functional.cross_entropy(logits[asked], wanted.answers[asked, q])
+            for q, logits in enumerate(answers) if (asked := wanted.answers[:, q] >= 0).any()
+        ]
+        zero = cells.sum() * 0
+        return {
+            "objects": shown, "places": places if there.any() else zero,
+            "answers": torch.stack(entropies).mean() if entropies else zero,
+        }
+
+    @torch.no_grad()
+    def validate(self) -> dict[str, float]:
+        """Share of right answers by question, and recall and precision of the cells' labels at 1/2."""
+        right, asked, hits, shown, said = Counter[str](), Counter[str](), 0, 0, 0
+        labels = len(self.classes.labels)
+        for first in range(0, len(self._validation), 64):
+            cells, answers, wanted = self._told(self._validation[first : first + 64])
+            for q, question in enumerate(self.classes.answers):
+                known = wanted.answers[:, q] >= 0
+                right[question] += int((answers[q].argmax(-1) == wanted.answers[:, q])[known].sum())
+                asked[question] += int(known.sum())
+            guess, truth = cells[wanted.told][..., :labels] > 0, wanted.shown[wanted.told] > 0
+            hits, shown, said = hits + int((guess & truth).sum()), shown + int(truth.sum()), said + int(guess.sum())
+        return {
+            "recall": round(hits / max(1, shown), 4), "precision": round(hits / max(1, said), 4),
+            **{f"right_{question}": round(right[question] / n, 4) for question, n in asked.items() if n},
+        }
+
+    def save(self) -> Path:
+        """Write a checkpoint folder: the model with its text weights as drawn, and the trainer's state."""
+        from safetensors.torch import save_file
+
+        from wamdiff2_core.model.checkpoint import save_checkpoint
+
+        draft = self._writer.draft(self.step)
+        save_file({name: t.contiguous().cpu() for name, t in self._master.state().items()}, draft / STATE_NAME)
+        record = ServingRecord(
+            label_alignment="shifted", block_sizes=(1,), images=self.config.images,
+            mask_token_id=int(self.tokenizer.mask_token_id), eos_token_id=int(self.tokenizer.eos_token_id),
+            notes="vision tower alone: text weights are as drawn",
+        )
+        save_checkpoint(self.model, self.tokenizer, record, draft)
+        return self._writer.publish(draft, self.step, None)
+
+    def _told(self, pictures: Sequence[Picture]) -> tuple[Tensor, list[Tensor], Targets]:
+        pixels, grids = encode_images(
+            [read_rgb(picture.file) for picture in pictures], self.config.images, self._processor
+        )
+        if len(grids.unique(dim=0)) > 1:
+            raise UserError("images", "pictures of one size", "several", "set images.size_px")
+        merge = self.model.config.vision_config.spatial_merge_size
+        rows, columns = (int(side) // merge for side in grids[0, 1:])
+        dtype = self.model.model.visual.patch_embed.proj.weight.dtype
+        tokens, levels = self._encoder(pixels.to(dtype), grids)
+        seen = torch.cat([tokens, *levels], -1).unflatten(0, (len(pictures), -1))
+        cells, answers = self.head(seen)
+        return cells.float(), [logits.float() for logits in answers], targets(pictures, self.classes, rows, columns)
+
+    def _chosen(self, step: int) -> list[int]:
+        """Pictures of a step: passes over all of them, each in an order of its own."""
+        size, count = self.config.run.global_batch, len(self.pictures)
+        chosen: list[int] = []
+        position = step * size
+        while len(chosen) < size:
+            epoch, place = divmod(position + len(chosen), count)
+            order = torch.randperm(count, generator=seeds.generator(self.config.run.seed, epoch))
+            chosen += order[place : place + size - len(chosen)].tolist()
+        return chosen
