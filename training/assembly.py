@@ -239,6 +239,9 @@ def _model_and_tokenizer(config: StageConfig) -> tuple[Any, Any, SpecialIds]:
         folder, dtype=torch.float32, mask_token_id=None if has_record else config.record.mask_token_id,
         eos_token_id=None if has_record else config.record.eos_token_id,
     )
+    for name, weight in loaded.model.named_parameters():
+        if not bool(weight.isfinite().all()):
+            raise UserError(f"{folder}: {name}", "finite weights", "inf or NaN", "take an earlier checkpoint")
     return loaded.model, loaded.tokenizer, SpecialIds(loaded.mask_token_id, loaded.eos_token_id)
 
 

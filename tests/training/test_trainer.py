@@ -18,7 +18,7 @@ import pytest
 import torch
 import yaml
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from training.assembly import assemble, check_stage, claim, make_accelerator
 from training.checkpoints import best_checkpoint, checkpoints, resolve_checkpoint
@@ -245,6 +245,17 @@ def test_a_block_stage_starts_from_the_weights_of_the_autoregressive_stage(text_
         assert torch.equal(weight, saved[name]), name
     assert parts.record.label_alignment == "aligned"
     assert parts.record.block_sizes == (4,)
+
+
+def test_a_start_with_weights_that_are_not_finite_is_refused(text_set: Path, tmp_path: Path) -> None:
+    first = trainer(stage(tmp_path / "first", text_set, run={"steps": 1}))
+    first.train()
+    folder = checkpoints(tmp_path / "first")[-1]
+    weights = load_file(folder / "model.safetensors")
+    weights["model.language_model.norm.weight"][3] = float("nan")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match=r"norm\.weight: expected finite weights"):
+        trainer(stage(tmp_path / "second", text_set, init=str(folder)))
 
 
 def test_rotary_frequencies_keep_fp32_when_weights_are_bf16(text_set: Path, tmp_path: Path) -> None:
