@@ -48,15 +48,21 @@ class GnssReading:
 
 @dataclass(frozen=True)
 class Collision:
-    """A contact of the ego vehicle: when, with what kind of actor, the impulse in N s, and the actor's id.
+    """A contact of the ego vehicle.
 
-    The id is 0 for what is no actor, such as a building.
+    Attributes:
+        frame: the server's frame number; the message may come a tick later.
+        other_type: kind of what was touched.
+        impulse_ns: impulse, N s.
+        other_id: its actor's id; 0 for what is no actor, such as a building.
+        carla_xyz_m: where the ego vehicle was, in CARLA's world.
     """
 
     frame: int
     other_type: str
     impulse_ns: float
-    other_id: int = 0
+    other_id: int
+    carla_xyz_m: tuple[float, float, float]
 
 
 @dataclass(frozen=True)
@@ -177,4 +183,5 @@ def gnss_from_carla(measurement: Any) -> GnssReading:
 def collision_from_carla(event: Any) -> Collision:
     """Contact from a `carla.CollisionEvent`."""
     other = event.other_actor
-    return Collision(event.frame, other.type_id, event.normal_impulse.length(), other.id)
+    here = event.transform.location
+    return Collision(event.frame, other.type_id, event.normal_impulse.length(), other.id, (here.x, here.y, here.z))

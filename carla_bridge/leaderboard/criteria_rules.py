@@ -37,6 +37,8 @@ class Contact(Protocol):
     def other_type(self) -> str: ...
     @property
     def other_id(self) -> int: ...
+    @property
+    def carla_xyz_m(self) -> tuple[float, float, float]: ...
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ class CollisionRule:
             self._last_s, self._last_m = moment.t_s, moment.here_m
             if contact.other_id != 0:
                 self._last_id = contact.other_id
-            infraction = Infraction.collision(contact.other_type, contact.other_id, moment.carla_xyz_m)
+            infraction = Infraction.collision(contact.other_type, contact.other_id, contact.carla_xyz_m)
             if infraction is not None:
                 found.append(infraction)
         return found

@@ -111,14 +111,18 @@ def test_gnss_moves_with_the_ego(simulation: Simulation, demo_start: Pose2D) -> 
 
 def test_running_into_something_is_reported(server_port: int, demo_start: Pose2D) -> None:
     with Simulation(port=server_port, ego_pose=demo_start, cameras=[], inertial=False, timeout_s=20.0) as simulation:
-        contacts = []
+        contacts, places = [], {}
         for _ in range(300):
             simulation.apply(VehicleCommand(-0.1, 3.0))  # to the right, off the road
-            contacts += simulation.tick().collisions
+            step = simulation.tick()
+            places[step.frame] = step.ego.map_from_base
+            contacts += step.collisions
             if contacts:
                 break
     assert contacts
     assert contacts[0].impulse_ns > 0.0
+    there = places[contacts[0].frame]
+    assert contacts[0].carla_xyz_m[:2] == pytest.approx((there.x_m, -there.y_m), abs=1e-3)
 
 
 def test_placing_the_ego_gives_pose_and_speed(simulation: Simulation, demo_start: Pose2D) -> None:

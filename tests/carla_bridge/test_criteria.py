@@ -37,6 +37,7 @@ HALF_LENGTH_M = 2.45
 class Contact:
     other_type: str
     other_id: int
+    carla_xyz_m: tuple[float, float, float] = (1.25, -2.5, 0.5)
 
 
 @dataclass
@@ -173,6 +174,7 @@ def test_collisions_are_counted_once_by_actor_and_place(drive: Drive) -> None:
     hit(22.0, other)  # counts
     hit(70.0, car)  # more than 5 s later: counts
     assert hits == [1, 0, 0, 0, 1, 1, 1]
+    assert {infraction.carla_xyz_m for infraction in collisions()} == {Contact.carla_xyz_m}
     record = drive.criteria.record()
     assert record.score_penalty == pytest.approx(0.6 * 0.65 * 0.5 * 0.6)
     pose, last = drive.pose(drive.arc_m), collisions()[-1]
