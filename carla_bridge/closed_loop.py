@@ -53,6 +53,9 @@ def run_closed_loop(
     walkers: Annotated[int, typer.Option(min=0, help="Walkers of background traffic, in the embedded world.")] = 0,
     seed: Annotated[int, typer.Option(help="Seed of the embedded world and of a random planner, 0 or more.")] = 0,
     device: Annotated[str, typer.Option(help="Torch device of the planner.")] = "cpu",
+    blank_camera: Annotated[bool, typer.Option(
+        "--blank-camera", help="Black pictures for the planner, to see what it owes to its camera.",
+    )] = False,
     plan_wait: Annotated[float, typer.Option(min=0.1, help="Wall-clock seconds to wait for a plan.")] = 5.0,
     video: Annotated[bool, typer.Option(help="Pictures for people, and without --workers a film of them.")] = True,
     workers: Annotated[int, typer.Option(
@@ -96,7 +99,7 @@ def run_closed_loop(
     config = DriveConfig(
         routes, agent, out or default_out(), mode, carla, seed, device,
         Patience(wait_s=plan_wait), video, maps, tuple(context.args), vehicles, walkers,
-        scenarios and not passive, hero if passive else "", tick_wait,
+        scenarios and not passive, hero if passive else "", tick_wait, blank_camera,
     )
     from carla_bridge.evaluation.evaluator import Evaluator
     from carla_bridge.evaluation.pool import LocalPool, Pool

@@ -16,7 +16,7 @@ ROOT_VARIABLE, CARLA_VARIABLE = "BENCH2DRIVE_ROOT", "CARLA_ROOT"
 PLANNERS = ("checkpoint", "random")  # what its agent file can load
 # Options of closed-loop that speak of our own drives.
 OTHERS = ("link", "latency", "vehicles", "walkers", "scenarios", "plan_wait", "video", "repeats", "overwrite",
-          "passive", "hero", "tick_wait", "carla", "cluster")
+          "blank_camera", "passive", "hero", "tick_wait", "carla", "cluster")
 
 
 def is_meant(asked: bool | None, agent: AgentChoice, carla: str, passive: bool) -> bool:

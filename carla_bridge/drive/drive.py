@@ -112,4 +112,5 @@ def new_results(config: DriveConfig, routes_wanted: int) -> DriveResults:
         vehicles=config.vehicles,
         walkers=config.walkers,
         scenarios=config.scenarios,
+        blank_camera=config.blank_camera,
     )

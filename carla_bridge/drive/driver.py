@@ -55,6 +55,7 @@ class DriveConfig:
         hero: role name of somebody else's vehicle in somebody else's world, to be driven as it is; empty to spawn one
             and move time ourselves.
         tick_wait_s: wall clock; how long such a world may stand still.
+        blank_camera: whether the planner is given black pictures.
     """
 
     routes: Path
@@ -73,6 +74,7 @@ class DriveConfig:
     scenarios: bool = True
     hero: str = ""
     tick_wait_s: float = 20.0
+    blank_camera: bool = False
 
     def __post_init__(self) -> None:
         if self.carla:
@@ -81,6 +83,8 @@ class DriveConfig:
             self._check_passive()
         if self.walkers and self.carla:
             raise UserError("walkers", "0 with --carla: only the embedded server has any of its own", self.walkers)
+        if self.blank_camera and self.agent.camera is None:
+            raise UserError("--blank-camera", "a planner with a camera", self.agent.spec)
         if self.maps is not None and not self.maps.is_dir():
             raise UserError("maps", "a folder of .xodr files", str(self.maps))
         if self.ros_arguments and self.agent.link != "ros":
@@ -187,7 +191,7 @@ class Driver:
         if not config.scenarios:
             spec = replace(spec, scenarios=())
         display = (config.display_camera,) if config.video else ()
-        setup = RouteSetup(route, display[0].name if display else "", config.latency)
+        setup = RouteSetup(route, display[0].name if display else "", config.latency, config.blank_camera)
         with RouteRecorder(config.out / folder, route) as recorder, \
                 self._world(route, (*agent.needs.cameras, *display)) as world:
             agent.start(route, world.map)

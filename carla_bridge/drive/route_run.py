@@ -64,6 +64,8 @@ class Criteria(Protocol):
 
     @property
     def incidents(self) -> Sequence[Incident]: ...
+    @property
+    def red_lights_met(self) -> int: ...
     def update(
         self, stamp_ns: int, ego: EgoState, surroundings: Any, contacts: Sequence[Contact]
     ) -> Verdict | None: ...
@@ -116,11 +118,13 @@ class RouteSetup:
         route: the path.
         display_camera: name of the camera of the recorded pictures; empty without.
         latency: when plans act.
+        blank_camera: whether the agent's camera shows black.
     """
 
     route: RoutePlan
     display_camera: str = ""
     latency: LatencyMode = field(default_factory=LatencyMode)
+    blank_camera: bool = False
 
 
 class RouteRun:
@@ -226,6 +230,8 @@ class RouteRun:
     def _tick(self) -> Frame:
         self._ticks += 1
         frame = self._world.tick()
+        if self._setup.blank_camera:
+            frame = blank(frame, self._camera)
         self._shown = (frame.pictured or frame).images.get(self._setup.display_camera, self._shown)
         return frame
 
@@ -351,5 +357,14 @@ class RouteRun:
                 for name in ("prefill_ms", "decode_ms", "forwards", "steps", "blocks", "tokens") if decoded
             },
             infractions=tuple(sorted(infractions, key=lambda item: item.t_s)), record=record.to_json(0),
-            folder=f"routes/{self._setup.route.route_id}",
+            folder=f"routes/{self._setup.route.route_id}", red_lights_met=self._criteria.red_lights_met,
         )
+
+
+def blank(frame: Frame, camera: str) -> Frame:
+    """The step with a black picture in place of the camera's."""
+    dark = {name: replace(image, rgb=np.zeros_like(image.rgb)) if name == camera else image
+            for name, image in frame.images.items()}
+    earlier = None if frame.pictured is None else blank(frame.pictured, camera)
+    changed: Any = frame
+    return replace(changed, images=dark, pictured=earlier)

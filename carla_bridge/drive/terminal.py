@@ -143,6 +143,13 @@ def final_line(results: DriveResults, latency: Mapping[str, float], where: str) 
          + (f", {flawed} of them with infractions" if flawed else ""), f"bold {style}"),
         f", {sum(route.driven_m for route in routes):.0f} m "
         f"in {sum(route.duration_s for route in routes):.0f} s simulated, "
-        f"{plans} plans ({unreadable} unreadable, {refused} refused){times}, latency mode {results.latency_mode}"
+        f"{plans} plans ({unreadable} unreadable, {refused} refused){times}{red_lights(results)}, "
+        f"latency mode {results.latency_mode}"
         + (f" {results.latency_ms:g} ms" if results.latency_mode == "fixed" else "") + f": {where}",
     )
+
+
+def red_lights(results: DriveResults) -> str:
+    """How many of the red lights that were met were run, in words, with a comma before it; empty without any."""
+    run, met = results.red_lights
+    return f", {met - run} of {met} red lights respected" if met else ""

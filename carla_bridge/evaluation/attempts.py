@@ -56,6 +56,7 @@ class Task(Strict):
         maps: folder of OpenDRIVE files; empty without.
         vehicles, walkers: how many of background traffic.
         scenarios: whether those of the routes are played.
+        blank_camera: whether the planner is given black pictures.
     """
 
     route_id: str
@@ -73,6 +74,7 @@ class Task(Strict):
     vehicles: int
     walkers: int
     scenarios: bool
+    blank_camera: bool = False
 
     @classmethod
     def of(cls, job: Job, config: DriveConfig) -> Task:
@@ -82,7 +84,7 @@ class Task(Strict):
             str(config.latency), config.carla, config.device,
             config.seed + job.repeat, config.patience.wait_s, config.video,
             "" if config.maps is None else str(config.maps.resolve()), config.vehicles, config.walkers,
-            config.scenarios,
+            config.scenarios, config.blank_camera,
         )
 
     def config(self, out: Path) -> DriveConfig:
@@ -91,7 +93,7 @@ class Task(Strict):
             Path(self.routes), AgentChoice.parse(self.planner, self.link), out, LatencyMode.parse(self.latency),
             self.carla, self.seed, self.device, Patience(wait_s=self.plan_wait_s), self.video,
             Path(self.maps) if self.maps else None, vehicles=self.vehicles, walkers=self.walkers,
-            scenarios=self.scenarios,
+            scenarios=self.scenarios, blank_camera=self.blank_camera,
         )
 
     def save(self, folder: Path) -> Path:

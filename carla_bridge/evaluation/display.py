@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from carla_bridge.drive.terminal import LiveLine, route_line
+from carla_bridge.drive.terminal import LiveLine, red_lights, route_line
 from carla_bridge.evaluation.attempts import Attempt, Job, Kind
 from carla_bridge.evaluation.request import Evaluation
 from carla_bridge.recording.results import DriveResults
@@ -34,7 +34,8 @@ class EvaluationDisplay(LiveLine):
             self._count(attempt)
         self._open = left
         total = len(self._evaluation.jobs)
-        self.console.print(f"{total} drives, {total - left} done before, {capacity} at a time")
+        drives = "1 drive" if total == 1 else f"{total} drives"
+        self.console.print(f"{drives}, {total - left} done before, {capacity} at a time")
 
     def ended(self, attempt: Attempt) -> None:
         """Leave a line about an ended attempt."""
@@ -61,7 +62,7 @@ class EvaluationDisplay(LiveLine):
         missing = f", {len(results.not_driven)} not driven" if results.not_driven else ""
         self.console.print(Text.assemble(
             (f"{results.completed}/{results.routes_wanted} drives completed{missing}", "bold"),
-            f", {spread or 'no scores'}, {results.label}: {self._evaluation.drive.out}",
+            f", {spread or 'no scores'}{red_lights(results)}, {results.label}: {self._evaluation.drive.out}",
         ))
 
     def _count(self, attempt: Attempt) -> None:

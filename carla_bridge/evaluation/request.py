@@ -64,6 +64,7 @@ class Evaluation:
             "vehicles": drive.vehicles,
             "walkers": drive.walkers,
             "scenarios": drive.scenarios,
+            "blank_camera": drive.blank_camera,
             "planner": drive.agent.spec,
             "checkpoint": checkpoint_of(drive.agent),
             "link": drive.agent.link,

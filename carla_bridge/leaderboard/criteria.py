@@ -19,6 +19,7 @@ from carla_bridge.leaderboard.criteria_rules import (
     Contact,
     Moment,
     RedLightRule,
+    RedLightsMet,
     StopSignRule,
 )
 from carla_bridge.leaderboard.infractions import Infraction
@@ -252,6 +253,7 @@ class RouteCriteria:
         self._deviation, self._speed = DeviationRule(dense), SpeedRule(dense)
         self._collisions, self._lights = CollisionRule(), RedLightRule(carla_map)
         self._stops, self._blocked = StopSignRule(carla_map), BlockedRule()
+        self._met = RedLightsMet()
         self._begin_ns: int | None = None
         self._last: Moment | None = None
         self._verdict: Verdict | None = None
@@ -262,6 +264,11 @@ class RouteCriteria:
     def completion_pct(self) -> float:
         """Driven share of the route, 0..100."""
         return self._completion.pct
+
+    @property
+    def red_lights_met(self) -> int:
+        """Red lights of its own lane that the vehicle came up to."""
+        return self._met.count
 
     def update(
         self, stamp_ns: int, ego: EgoState, surroundings: Surroundings, contacts: Sequence[Contact]
@@ -284,6 +291,7 @@ class RouteCriteria:
         moment = self._last = Moment(t_s, surroundings, contacts)
         reached = self._completion.update(moment)
         self._lanes.update(moment, self._scenarios is not None and self._scenarios.wrong_way_allowed)
+        self._met.update(moment)
         for rule in (self._collisions, self._lights, self._stops, self._speed):
             self._note(rule.update(moment))
         if self._scenarios is not None:

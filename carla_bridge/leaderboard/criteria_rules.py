@@ -6,6 +6,7 @@ drive is judged as it would be there. Everything here is REP-103; positions in t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 SAME_ACTOR_S, SAME_PLACE_M, MOVING_MPS = 5.0, 5.0, 0.1
 LIGHT_RANGE_M = 15.0
+MET_M = 12.0
+FORGOTTEN_M = 40.0
+ALIGNED_COS = 0.8
 TAIL_NEAR, TAIL_BEYOND_M = 0.8, 1.0  # the tail reaches from 0.8 half lengths to 1 m behind the rear end
 LINE_HALF_WIDTHS = 0.6  # of the lane's width to each side
 STOP_RANGE_M, STOP_STEP_M, STOP_STEPS = 4.0, 0.5, 8
@@ -149,6 +153,41 @@ class RedLightRule:
 
         waypoint = self._map.get_waypoint(carla.Location(*carla_xyz_m(float(point_m[0]), float(point_m[1]), z_m)))
         return waypoint.road_id, waypoint.lane_id
+
+
+class RedLightsMet:
+    """Counts red lights that the vehicle came up to: within 12 m of the stop line of its lane, while it is red.
+
+    A light counts again once the vehicle was farther than 40 m from its line.
+
+    Attributes:
+        count: so far.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._known: dict[int, np.ndarray] = {}
+
+    def update(self, moment: Moment) -> None:
+        """Look at the lights of this tick."""
+        here_m, heading = moment.here_m, moment.heading
+        left = [key for key, line_m in self._known.items() if np.linalg.norm(line_m - here_m) > FORGOTTEN_M]
+        for key in left:
+            del self._known[key]
+        front_m = here_m + moment.around.ego.extent_m[0] * heading
+        for light in moment.around.lights:
+            if light.state is not LightState.RED or light.id in self._known:
+                continue
+            for line in light.stop_lines:
+                if math.hypot(line.pose.x_m - front_m[0], line.pose.y_m - front_m[1]) > MET_M + line.lane_width_m:
+                    continue
+                along = np.array([np.cos(line.pose.yaw_rad), np.sin(line.pose.yaw_rad)])
+                gap = np.array([line.pose.x_m, line.pose.y_m]) - front_m
+                aside_m = abs(float(along[0] * gap[1] - along[1] * gap[0]))
+                if heading @ along > ALIGNED_COS and 0.0 <= along @ gap <= MET_M and aside_m <= line.lane_width_m / 2:
+                    self._known[light.id] = np.array([line.pose.x_m, line.pose.y_m])
+                    self.count += 1
+                    break
 
 
 def _crosses(tail_m: np.ndarray, line: StopLine, lane: tuple[int, int], heading: np.ndarray) -> bool:

@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 
+from carla_bridge.leaderboard.infractions import InfractionKind
 from carla_bridge.leaderboard.verdict import Outcome
 from wamdiff2_core.config import CameraSpec, Strict, parse
 from wamdiff2_core.errors import ExitCode, UserError
@@ -88,6 +89,7 @@ class RouteResult(Strict):
         repeat: which drive of this route, counted from 0.
         record: the drive in the CARLA leaderboard's schema (`leaderboard.record.RouteRecord`).
         scenario: type of the route's first scenario, such as `ParkedObstacle`; empty without one.
+        red_lights_met: red lights of its own lane that the vehicle came up to; those run are infractions.
     """
 
     route_id: str
@@ -113,6 +115,7 @@ class RouteResult(Strict):
     repeat: int = 0
     record: dict[str, Any] | None = None
     scenario: str = ""
+    red_lights_met: int = 0
 
     @property
     def completed(self) -> bool:
@@ -213,6 +216,7 @@ class DriveResults(Strict):
             drives that have a verdict.
         vehicles, walkers: how many of background traffic were asked for.
         scenarios: whether those of the routes were played.
+        blank_camera: whether the planner was given black pictures.
         error: why the drive ended early, empty otherwise.
         schema: version of this schema.
     """
@@ -240,8 +244,15 @@ class DriveResults(Strict):
     vehicles: int = 0
     walkers: int = 0
     scenarios: bool = True
+    blank_camera: bool = False
     error: str = ""
     schema: int = SCHEMA
+
+    @property
+    def red_lights(self) -> tuple[int, int]:
+        """Red lights that were run, and that were met, on all routes; one met just as it turned may be run unmet."""
+        run = sum(item.kind == InfractionKind.RED_LIGHT for route in self.routes for item in route.infractions)
+        return run, max(run, sum(route.red_lights_met for route in self.routes))
 
     @property
     def completed(self) -> int:

@@ -36,4 +36,6 @@ def write(
         typer.echo("note: no film, as the run has no pictures: it was driven with --no-video", err=True)
     if comparison is not None:
         typer.echo(write_comparison(comparison))
+        for line in comparison.in_words():
+            typer.echo(line)
     return int(ExitCode.DONE)

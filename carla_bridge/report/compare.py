@@ -1,9 +1,9 @@
 """Two runs side by side: the routes that both have drives of, pair by pair, and what may be said about the rest.
 
 Repeats of a route are averaged first: they are not independent of each other, and a pair is a route. The mean
-difference has a 95 % interval of Student's t over the pairs; successes that changed have the exact two-sided binomial
-test of McNemar's pairs. Both say how far the difference may come from which routes these are, not from how runs of one
-route scatter; that is what repeats are for.
+difference has a 95 % interval of the paired bootstrap, which draws routes anew; successes that changed have the exact
+two-sided binomial test of McNemar's pairs. Both say how far the difference may come from which routes these are, not
+from how runs of one route scatter; that is what repeats are for.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import fmean
+
+import numpy as np
 
 from carla_bridge.report.run import Entry, Run
 from carla_bridge.score.checks import score_bounds
 from carla_bridge.score.figures import Bounds
 
 CONFIDENCE = 0.95
+RESAMPLES, SEED = 10_000, 0  # of the bootstrap: the same runs give the same interval
 SAME_SCORE = 0.005
 
 
@@ -125,14 +128,28 @@ class Comparison:
     @property
     def interval(self) -> Bounds | None:
         """Confidence interval of the mean difference; None with fewer than two pairs."""
-        if len(self.pairs) < 2:
-            return None
-        from scipy.stats import t
+        return bootstrap([pair.difference for pair in self.pairs])
 
-        count = len(self.pairs)
-        error = stdev(pair.difference for pair in self.pairs) / math.sqrt(count)
-        half = float(t.ppf((1 + CONFIDENCE) / 2, count - 1)) * error
-        return self.mean_difference - half, self.mean_difference + half
+    @property
+    def success_difference(self) -> tuple[float, Bounds | None]:
+        """Mean difference of the success rates of the pairs, in percent, and its confidence interval."""
+        differences = [100.0 * (pair.after.success - pair.before.success) for pair in self.pairs]
+        return fmean(differences), bootstrap(differences)
+
+    def in_words(self) -> list[str]:
+        """Both figures of both runs over the pairs, one line each, with their differences and intervals."""
+        score = fmean(pair.after.score for pair in self.pairs), fmean(pair.before.score for pair in self.pairs)
+        rate = tuple(100.0 * fmean(getattr(pair, side).success for pair in self.pairs) for side in ("after", "before"))
+        lines = []
+        for name, (after, before), (difference, interval) in (
+            ("driving score", score, (self.mean_difference, self.interval)),
+            ("success rate, %", rate, self.success_difference),
+        ):
+            span = "" if interval is None else f" (95 % interval {interval[0]:+.2f} to {interval[1]:+.2f})"
+            share = f", {100.0 * after / before:.1f} % of it" if before else ""
+            lines.append(f"{name}: {after:.2f} against {before:.2f}: {difference:+.2f}{span}{share}, "
+                         f"{len(self.pairs)} routes in both")
+        return lines
 
     @property
     def bounds(self) -> Bounds:
@@ -173,6 +190,16 @@ class Comparison:
         gained, count = len(self.gained), len(self.gained) + len(self.lost)
         fewer = min(gained, count - gained)
         return min(1.0, 2 * sum(math.comb(count, k) for k in range(fewer + 1)) / 2**count)
+
+
+def bootstrap(differences: Sequence[float]) -> Bounds | None:
+    """Percentile interval of the mean over resampled differences; None with fewer than two."""
+    count = len(differences)
+    if count < 2:
+        return None
+    drawn = np.random.default_rng(SEED).integers(count, size=(RESAMPLES, count))
+    low, high = np.quantile(np.asarray(differences)[drawn].mean(1), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return float(low), float(high)
 
 
 def way(difference: float) -> str:
@@ -239,7 +266,7 @@ def _warnings(run: Run, other: Run, pairs: tuple[Pair, ...]) -> list[str]:
     if one is not None and two is not None:
         for name, words in (("latency_mode", "latency mode"), ("seed", "seed"), ("server", "server"),
                             ("vehicles", "number of background vehicles"), ("walkers", "number of walkers"),
-                            ("scenarios", "playing of scenarios")):
+                            ("scenarios", "playing of scenarios"), ("blank_camera", "blanking of the camera")):
             if getattr(one, name) != getattr(two, name):
                 found.append(f"The {words} differs: {getattr(one, name)} against {getattr(two, name)}.")
     return found

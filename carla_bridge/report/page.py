@@ -222,16 +222,18 @@ def _drive_setup(results: DriveResults, towns: tuple[str, str]) -> list[tuple[st
         "fixed": f"fixed: a plan acts {results.latency_ms:g} ms after its frame",
     }
     camera = results.planner_camera
+    run, met = results.red_lights
     spread = results.spread_in_words() if results.repeats > 1 else []
     return [
         ("planner", f"{results.planner}, {results.link}"), ("plans signed by", results.source or "nobody"),
         ("latency mode", modes.get(results.latency_mode, results.latency_mode)),
         ("camera", "none" if camera is None else
          f"{camera.name}, {camera.width_px} x {camera.height_px} px, {camera.hfov_deg:g}° wide, "
-         f"{camera.z_m:g} m above ground"),
+         f"{camera.z_m:g} m above ground" + (", black for the planner" if results.blank_camera else "")),
         towns, ("routes", results.routes_file), ("server", results.server),
         ("background traffic", f"{results.vehicles} vehicles, {results.walkers} walkers"),
-        ("scenarios", "played" if results.scenarios else "left out"), ("seed", str(results.seed)),
+        ("scenarios", "played" if results.scenarios else "left out"),
+        *([("red lights", f"{met - run} of {met} respected")] if met else []), ("seed", str(results.seed)),
         *spread,
         ("date", results.started.replace("T", " ").replace("+00:00", " UTC")), ("machine", results.machine),
         ("commit", results.commit or "unknown"),

@@ -81,7 +81,9 @@ class FakeWorld:
         stamp_ns = self.ticks * TICK_NS
         hit = ()
         if self.x_m > self.wall_x_m:
-            hit, self.speed_mps = (SimpleNamespace(other_type="static.building", other_id=0),), 0.0
+            here = (self.x_m, -self.y_m, 0.0)
+            hit = (SimpleNamespace(other_type="static.building", other_id=0, carla_xyz_m=here),)
+            self.speed_mps = 0.0
         images = {}
         if self.ticks % 5 == 0:
             for name, size in (("front", (16, 32)), ("display", (32, 64))):

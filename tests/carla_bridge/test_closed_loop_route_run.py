@@ -85,6 +85,20 @@ def test_no_plan_acts_before_its_delay_and_frames_due_meanwhile_are_not_sent(tmp
     assert all(plan.acts_after_ms == delay_ms for plan in plans)
 
 
+def test_a_blanked_camera_shows_black_to_the_planner_and_the_recording_and_nothing_else(tmp_path):
+    sent = []
+    link = promptly()
+    plain = link.send
+    link.send = lambda frame, navigation: (sent.append(frame), plain(frame, navigation))[1]
+    _, ticks, _ = drive(tmp_path / "blank", link, blank_camera=True)
+    assert sent
+    for frame in sent:
+        for name, image in frame.images.items():
+            assert image.rgb.any() == (name == "display")
+    _, seeing, _ = drive(tmp_path / "seeing", promptly())
+    assert ticks == seeing
+
+
 def test_before_the_first_plan_acts_the_vehicle_brakes(tmp_path):
     world = FakeWorld(speed_mps=0.0)
     _, ticks, _ = drive(tmp_path, promptly(), world, latency=LatencyMode.parse("400"))

@@ -214,6 +214,29 @@ def test_a_light_that_turns_green_before_the_tail_has_crossed_is_not_run(drive: 
     assert drive.kinds() == []
 
 
+@pytest.mark.parametrize(
+    ("state", "left_m", "met"),
+    [(LightState.RED, 0.0, 1), (LightState.GREEN, 0.0, 0), (LightState.YELLOW, 0.0, 0), (LightState.RED, 3.5, 0)],
+)
+def test_a_red_light_of_the_own_lane_is_met_once_on_the_way_to_it(drive, town: Town, state, left_m, met) -> None:
+    drive.lights = [light(drive, town, 40.0, state, left_m)]
+    drive.to(40.0 - HALF_LENGTH_M - 13.0)
+    assert drive.criteria.red_lights_met == 0
+    drive.to(40.0 - HALF_LENGTH_M - 1.0)
+    drive.stand(3.0)
+    assert drive.criteria.red_lights_met == met
+    drive.to(90.0)
+    assert drive.criteria.red_lights_met == met
+
+
+def test_a_light_that_turns_red_behind_the_vehicle_is_not_met(drive: Drive, town: Town) -> None:
+    drive.lights = [light(drive, town, 40.0, LightState.GREEN)]
+    drive.to(41.0)
+    drive.lights = [light(drive, town, 40.0, LightState.RED)]
+    drive.to(60.0)
+    assert drive.criteria.red_lights_met == 0
+
+
 def test_segments_meet_as_shapely_says() -> None:
     rng = np.random.default_rng(3)
     points = rng.integers(0, 5, size=(2000, 4, 2)).astype(float)  # small integers: many touch or are parallel
