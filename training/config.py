@@ -282,6 +282,7 @@ class VisionConfig(Strict):
             `distance_m`) of any of them are what it shows; lines with the key `question` ask, and their answer is a
             class.
         validation: likewise.
+        init: checkpoint folder, or folder of an earlier run, whose vision tower is gone on with; None begins anew.
         shape: of the model.
         images: what the model takes.
         optimizer: `vision_lr` and `merger_lr` apply; `lr` is the head's.
@@ -291,6 +292,7 @@ class VisionConfig(Strict):
     out: str
     train: tuple[str, ...]
     validation: tuple[str, ...] = ()
+    init: str | None = None
     shape: NanoShape = field(default_factory=NanoShape)
     images: ImagePolicy = field(default_factory=ImagePolicy)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)

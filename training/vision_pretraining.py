@@ -2,14 +2,16 @@
 
 The published models start from Qwen3-VL, whose vision tower has seen the world; a nano starts from noise, and a loss on
 waypoints alone leaves it blind. Here its image tokens must tell, through one linear layer, which objects lie in their
-cell of the picture, where and how far; and, through one attention pool a question, the answers of a driving QA set as
-classes. Text weights stay as they were drawn; the folder that is written is the `init` of the first stage.
+cell of the picture, where and how far; and, through one attention pool a question, the answers of a driving QA set:
+their wording as a class, a distance in metres as a number. Text weights stay as they were drawn; the folder that is
+written is the `init` of the first stage.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -23,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from training import seeds
-from training.checkpoints import CheckpointWriter, checkpoints, step_of
+from training.checkpoints import CheckpointWriter, checkpoints, resolve_checkpoint, step_of
 from training.config import VisionConfig, schedule_steps
 from training.data.pixels import encode_images
 from training.forward import written_attention
@@ -40,7 +42,9 @@ from wamdiff2_core.serving_record import ServingRecord
 FAR_M = 100.0  # distances are learnt as log(1 + d) / log(1 + FAR_M)
 BOX_UNITS = 1000.0  # of `bbox_2d`: thousandths of the picture
 OVERLAP = 0.05  # share of a cell, or of the box, that makes an object one of the cell's
-RARE = 3  # answers given less often are not classes
+RARE = 3  # wordings given less often are not classes
+SHOWN_WEIGHT = 4.0  # of a cell's label that is there, against one that is not: most are not
+_METRES = re.compile(r"\d+(?= m\b)")
 
 
 @dataclass
@@ -90,7 +94,7 @@ class Classes:
 
     Attributes:
         labels: of objects.
-        answers: by question.
+        answers: wordings by question, `#` for a distance.
     """
 
     labels: tuple[str, ...]
@@ -98,12 +102,12 @@ class Classes:
 
     @classmethod
     def of(cls, pictures: Sequence[Picture]) -> Classes:
-        """Those that pictures have, but rare answers."""
+        """Those that pictures have, but rare wordings."""
         labels = {label for picture in pictures for label, _, _ in picture.objects or ()}
         counts: dict[str, Counter[str]] = {}
         for picture in pictures:
             for question, answer in picture.answers.items():
-                counts.setdefault(question, Counter())[answer] += 1
+                counts.setdefault(question, Counter())[wording(answer)[0]] += 1
         usual = {q: tuple(sorted(a for a, n in count.items() if n >= RARE)) for q, count in sorted(counts.items())}
         return cls(tuple(sorted(labels)), {q: answers for q, answers in usual.items() if len(answers) > 1})
 
@@ -118,12 +122,25 @@ class Targets:
         nearest: (N, R * C, 5) of the nearest object with its centre in the cell: centre in the cell (x, y), width and
             height (log of cells), distance; NaN without one.
         answers: (N, questions) class, -1 where it is not known.
+        distances: (N, questions) the answer's distance; NaN without one.
     """
 
     shown: Tensor
     told: Tensor
     nearest: Tensor
     answers: Tensor
+    distances: Tensor
+
+
+def wording(answer: str) -> tuple[str, float]:
+    """An answer with `#` for its first distance, and that distance as it is learnt; NaN without one."""
+    found = _METRES.search(answer)
+    return _METRES.sub("#", answer, count=1), far(float(found[0])) if found else math.nan
+
+
+def far(distance_m: float) -> float:
+    """A distance as it is learnt: 0 at 0 m, 1 at `FAR_M`, finer where it is near."""
+    return math.log1p(distance_m) / math.log1p(FAR_M)
 
 
 def targets(pictures: Sequence[Picture], classes: Classes, rows: int, columns: int) -> Targets:
@@ -132,6 +149,7 @@ def targets(pictures: Sequence[Picture], classes: Classes, rows: int, columns: i
     shown = np.zeros((count, rows, columns, len(classes.labels)), np.float32)
     nearest = np.full((count, cells, 5), np.nan, np.float32)
     answers = np.full((count, len(classes.answers)), -1, np.int64)
+    distances = np.full((count, len(classes.answers)), np.nan, np.float32)
     left, top = np.arange(columns) / columns, np.arange(rows) / rows
     for n, picture in enumerate(pictures):
         for label, (x1, y1, x2, y2), distance in sorted(picture.objects or (), key=lambda o: -o[2]):
@@ -146,15 +164,16 @@ def targets(pictures: Sequence[Picture], classes: Classes, rows: int, columns: i
             column, row = min(int(x), columns - 1), min(int(y), rows - 1)
             nearest[n, row * columns + column] = (
                 x - column, y - row, math.log(max((x2 - x1) * columns, 1e-3)), math.log(max((y2 - y1) * rows, 1e-3)),
-                math.log1p(distance) / math.log1p(FAR_M),
+                far(distance),
             )
         for q, (question, known) in enumerate(classes.answers.items()):
-            if picture.answers.get(question) in known:
-                answers[n, q] = known.index(picture.answers[question])
+            words, distance = wording(picture.answers.get(question, ""))
+            if words in known:
+                answers[n, q], distances[n, q] = known.index(words), distance
     told = np.array([picture.objects is not None for picture in pictures])
     return Targets(
         torch.from_numpy(np.minimum(shown, 1).reshape(count, cells, -1)), torch.from_numpy(told),
-        torch.from_numpy(nearest), torch.from_numpy(answers),
+        torch.from_numpy(nearest), torch.from_numpy(answers), torch.from_numpy(distances),
     )
 
 
@@ -166,11 +185,12 @@ class Head(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.cells = nn.Linear(width, len(classes.labels) + 5)
         self.queries = nn.Parameter(torch.randn(len(classes.answers), width) * width**-0.5)
-        self.answers = nn.ModuleList(nn.Linear(width, len(known)) for known in classes.answers.values())
+        self.answers = nn.ModuleList(nn.Linear(width, len(known) + 1) for known in classes.answers.values())
         nn.init.constant_(self.cells.bias[: len(classes.labels)], -4.0)  # most cells show nothing
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Cells (N, M, labels + 5) and, for each question, classes (N, answers) of image tokens (N, M, width)."""
+        """Of image tokens (N, M, width): cells (N, M, labels + 5) and, for each question, classes and a distance
+        (N, answers + 1)."""
         x = self.norm(tokens)
         weights = (x @ self.queries.T / x.shape[-1] ** 0.5).softmax(1)
         pooled = weights.transpose(1, 2) @ x
@@ -203,6 +223,11 @@ class VisionPretraining:
         self.classes = Classes.of(self.pictures)
         self.tokenizer = build_tokenizer(config.shape.vocab_size)
         self.model = build_model(config.shape, self.tokenizer, config.run.seed)
+        if config.init is not None:
+            from wamdiff2_core.model.checkpoint import load_checkpoint
+
+            earlier = load_checkpoint(resolve_checkpoint(config.init, "init"), dtype=torch.float32).model
+            self.model.model.visual.load_state_dict(earlier.model.visual.state_dict())
         visual = self.model.model.visual
         self._processor = make_image_processor(config.images, self.model.config.vision_config)
         with torch.random.fork_rng(devices=[]):
@@ -252,35 +277,40 @@ class VisionPretraining:
                 self.save()
 
     def losses(self, pictures: Sequence[Picture]) -> dict[str, Tensor]:
-        """Mean losses of pictures: `objects`, `places`, `answers`."""
+        """Mean losses of pictures: `objects`, `places`, `answers`, `distances`."""
         cells, answers, wanted = self._told(pictures)
         labels = len(self.classes.labels)
         known = wanted.told
         shown = functional.binary_cross_entropy_with_logits(
-            cells[known][..., :labels], wanted.shown[known], reduction="sum"
+            cells[known][..., :labels], wanted.shown[known], reduction="sum",
+            pos_weight=torch.tensor(SHOWN_WEIGHT),
         ) / max(1, int(known.sum()))
         there = ~wanted.nearest[..., 0].isnan()
         places = functional.smooth_l1_loss(cells[there][:, labels:], wanted.nearest[there], beta=0.1)
         entropies = [
-            functional.cross_entropy(logits[asked], wanted.answers[asked, q])
+            functional.cross_entropy(logits[asked, :-1], wanted.answers[asked, q])
             for q, logits in enumerate(answers) if (asked := wanted.answers[:, q] >= 0).any()
         ]
+        said = torch.stack([logits[:, -1] for logits in answers], 1) if answers else wanted.distances
+        measured = ~wanted.distances.isnan()
         zero = cells.sum() * 0
         return {
             "objects": shown, "places": places if there.any() else zero,
             "answers": torch.stack(entropies).mean() if entropies else zero,
+            "distances": functional.smooth_l1_loss(said[measured], wanted.distances[measured], beta=0.1)
+            if measured.any() else zero,
         }
 
     @torch.no_grad()
     def validate(self) -> dict[str, float]:
-        """Share of right answers by question, and recall and precision of the cells' labels at 1/2."""
+        """Share of right wordings by question, and recall and precision of the cells' labels at 1/2."""
         right, asked, hits, shown, said = Counter[str](), Counter[str](), 0, 0, 0
         labels = len(self.classes.labels)
         for first in range(0, len(self._validation), 64):
             cells, answers, wanted = self._told(self._validation[first : first + 64])
             for q, question in enumerate(self.classes.answers):
                 known = wanted.answers[:, q] >= 0
-                right[question] += int((answers[q].argmax(-1) == wanted.answers[:, q])[known].sum())
+                right[question] += int((answers[q][:, :-1].argmax(-1) == wanted.answers[:, q])[known].sum())
                 asked[question] += int(known.sum())
             guess, truth = cells[wanted.told][..., :labels] > 0, wanted.shown[wanted.told] > 0
             hits, shown, said = hits + int((guess & truth).sum()), shown + int(truth.sum()), said + int(guess.sum())

@@ -67,7 +67,7 @@ def pretraining(folder: Path, train: list[str], *overrides: str) -> VisionPretra
 
 def test_targets_are_those_of_every_cell_by_itself() -> None:
     rng = np.random.default_rng(3)
-    classes = Classes(("a", "b"), {"q": ("no", "yes")})
+    classes = Classes(("a", "b"), {"q": ("no", "yes, # m")})
     pictures = []
     for _ in range(40):
         objects = []
@@ -76,7 +76,7 @@ def test_targets_are_those_of_every_cell_by_itself() -> None:
             wide, high = rng.uniform(0.01, 0.5, 2)
             objects.append((str(rng.choice(["a", "b"])), (x, y, min(1.0, x + wide), min(1.0, y + high)),
                             float(rng.uniform(1, 80))))
-        pictures.append(Picture(Path("x"), objects, {"q": str(rng.choice(["no", "yes", "perhaps"]))}))
+        pictures.append(Picture(Path("x"), objects, {"q": str(rng.choice(["no", "yes, 12 m", "perhaps"]))}))
     rows, columns = 3, 5
     found = targets(pictures, classes, rows, columns)
     for n, picture in enumerate(pictures):
@@ -106,7 +106,9 @@ def test_targets_are_those_of_every_cell_by_itself() -> None:
                             math.log1p(distance) / math.log1p(FAR_M)]
                 assert found.nearest[n, cell].tolist() == pytest.approx(expected, abs=1e-5)
         answer = picture.answers["q"]
-        assert found.answers[n, 0] == {"no": 0, "yes": 1, "perhaps": -1}[answer]
+        assert found.answers[n, 0] == {"no": 0, "yes, 12 m": 1, "perhaps": -1}[answer]
+        expected = math.log(13) / math.log(1 + FAR_M) if answer == "yes, 12 m" else math.nan
+        assert found.distances[n, 0].item() == pytest.approx(expected, nan_ok=True)
 
 
 def test_lines_of_one_picture_belong_together(tmp_path: Path) -> None:
@@ -144,8 +146,8 @@ def test_resuming_takes_the_very_same_steps(tmp_path: Path) -> None:
     resumed = pretraining(halves, train)
     assert resumed.step == 3
     again = list(resumed.train())
-    assert [again[-1][key] for key in ("objects", "places", "answers")] == [
-        straight[-1][key] for key in ("objects", "places", "answers")]
+    assert [again[-1][key] for key in ("objects", "places", "answers", "distances")] == [
+        straight[-1][key] for key in ("objects", "places", "answers", "distances")]
     weights = [(folder / "out/checkpoint-000006/model.safetensors").read_bytes() for folder in (whole, halves)]
     assert weights[0] == weights[1]
 
@@ -160,6 +162,17 @@ def test_the_folder_is_a_first_stage_s_start(tmp_path: Path) -> None:
     moved = {name for name, weight in fresh.items() if not torch.equal(weight, loaded[name])}
     assert moved
     assert all("visual." in name for name in moved)
+
+
+def test_a_tower_is_gone_on_with(tmp_path: Path) -> None:
+    train = write_set(tmp_path / "train", 40, 1)
+    first = pretraining(tmp_path, train)
+    list(first.train())
+    second = tmp_path / "second"
+    second.mkdir()
+    again = pretraining(second, train, "--init", str(tmp_path / "out"), "--run.seed", "7")
+    for name, weight in first.model.model.visual.state_dict().items():
+        assert torch.equal(weight, again.model.model.visual.state_dict()[name]), name
 
 
 @pytest.mark.parametrize(
