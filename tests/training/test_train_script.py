@@ -1,0 +1,45 @@
+"""`tools/train.sh`: the authors' environment variables start a stage; without accelerators, on CPU processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from training.checkpoints import checkpoints
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = ROOT / ".venv/bin/python"
+
+
+def train_sh(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    unset = ("NUM_GPUS", "CONFIG_PATH", "EXPERIMENT_CONFIG", "ACCELERATE_CONFIG")
+    own = {key: value for key, value in os.environ.items() if key not in unset}
+    return subprocess.run(["bash", str(ROOT / "tools/train.sh"), *arguments], env={**own, **environment}, text=True,
+                          capture_output=True, check=False)
+
+
+def test_without_a_stage_file_it_says_what_it_wants() -> None:
+    done = train_sh()
+    assert done.returncode == 2
+    assert done.stderr.strip() == "error: CONFIG_PATH: expected a stage file, got nothing"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="the CPU launch is for machines without accelerators")
+@pytest.mark.skipif(not HERE.exists() or Path(sys.prefix) != ROOT / ".venv", reason="runs the checkout's own .venv")
+def test_two_cpu_processes_train_as_one(tmp_path: Path) -> None:
+    losses = []
+    for processes in ("1", "2"):
+        out = tmp_path / processes
+        done = train_sh("--out", str(out), "--run.steps", "3", "--run.log_every", "1", NUM_GPUS=processes,
+                        CONFIG_PATH="training/configs/debug/ar.yaml")
+        assert done.returncode == 0, done.stderr
+        assert checkpoints(out)
+        losses.append([json.loads(line)["loss"] for line in (out / "log.jsonl").read_text().splitlines()])
+    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
