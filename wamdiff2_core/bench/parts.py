@@ -1,0 +1,170 @@
+"""What a plan is made of: pictures and prompts by length, and `Planner.plan` from one end to the other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from wamdiff2_core.bench.machine import Floor, synchronised
+from wamdiff2_core.bench.naive import stock_inputs
+from wamdiff2_core.bench.subjects import Subject, observation, random_prompt
+from wamdiff2_core.chat import ModelInputs
+from wamdiff2_core.errors import UserError
+from wamdiff2_core.model.block_model import BlockModel
+from wamdiff2_core.planner import CheckpointPlanner
+
+
+@dataclass(frozen=True)
+class PartRow:
+    """Times of one part.
+
+    Attributes:
+        name: what was done.
+        ms_median, ms_p95, ms_iqr: wall clock: median, 95th percentile, distance of the quartiles.
+        prompt_tokens: of the prompt; None where it does not matter.
+        fraction_of_floor: the least possible time by the median.
+        first_ms: the first call, not among the others.
+        calls: measured ones.
+    """
+
+    name: str
+    ms_median: float
+    ms_p95: float
+    ms_iqr: float
+    prompt_tokens: int | None = None
+    fraction_of_floor: float | None = None
+    first_ms: float | None = None
+    calls: int | None = None
+
+
+@torch.inference_mode()
+def measure_prefill(
+    subject: Subject, lengths: Sequence[int], rounds: int, floor: Floor, show: Callable[[int], None] = lambda done: None
+) -> list[PartRow]:
+    """Time the subject's first picture, if it has one, and prompts of several lengths, turn about.
+
+    Rows: `vision`, the picture alone; `prefill`, our prompt forward, picture included; `hf_prefill`, the stock model's
+    with the logits of the last token.
+
+    Args:
+        subject: model; its first prompt lends its images.
+        lengths: words of a prompt after its images.
+        rounds: at least 1.
+        floor: of the model.
+        show: told how many calls are done.
+
+    Raises:
+        UserError: a prompt is longer than the model allows.
+    """
+    model, device = subject.model, subject.device
+    blocks, size = BlockModel(model), subject.decode.block_size
+    limit = int(model.config.get_text_config().max_position_embeddings)
+    runs: list[tuple[str, int | None, float, Callable[[], object]]] = []
+    pixels, grid = subject.prompts[0].pixel_values, subject.prompts[0].image_grid_thw
+    if pixels is not None and grid is not None:
+        least = floor.vision_s(subject.prompts[0])
+        runs.append(("vision", None, least, partial(blocks.encode_images, pixels.to(device), grid)))
+    for length in lengths:
+        prompt = _prompt(subject, length)
+        tokens = len(prompt.input_ids)
+        if tokens > limit:
+            raise UserError("lengths", f"prompts of at most {limit} tokens", f"{length} words, {tokens} tokens")
+        least = floor.prefill_s(prompt)
+        runs.append(("prefill", tokens, least, partial(blocks.prefill, [prompt], size, size)))
+        runs.append(("hf_prefill", tokens, least, partial(_stock_prefill, model, prompt)))
+    times: list[list[float]] = [[] for _ in runs]
+    for turn in range(rounds + 1):
+        for step in range(len(runs)):
+            which = (turn + step) % len(runs)
+            started = synchronised(device)
+            runs[which][3]()
+            times[which].append((synchronised(device) - started) * 1e3)
+            show(turn * len(runs) + step + 1)
+    return [
+        _row(name, every[1:], tokens, least * 1e3, every[0])
+        for (name, tokens, least, _), every in zip(runs, times, strict=True)
+    ]
+
+
+def prefill_calls(subject: Subject, lengths: Sequence[int], rounds: int) -> int:
+    """What `measure_prefill` will have told its `show` at the end."""
+    return (rounds + 1) * (2 * len(lengths) + (subject.prompts[0].pixel_values is not None))
+
+
+def prefill_ratios(rows: Sequence[PartRow]) -> dict[str, dict[str, float]]:
+    """How many times quicker our prompt forward is than the stock one, by prompt tokens."""
+    stock = {row.prompt_tokens: row.ms_median for row in rows if row.name == "hf_prefill"}
+    return {"over_hf_prefill": {
+        str(row.prompt_tokens): stock[row.prompt_tokens] / row.ms_median for row in rows if row.name == "prefill"
+    }}
+
+
+def measure_plan(
+    folder: Path, rounds: int, device: str = "cpu", dtype: torch.dtype | None = None, image: Path | None = None,
+    show: Callable[[int], None] = lambda done: None,
+) -> list[PartRow]:
+    """Time `Planner.plan` on one observation.
+
+    Rows: `load`; `plan`, the whole call; `prefill` and `decode`, its own account of them; `other`, what is left of it:
+    the prompt, the picture's preparation, reading and checking the answer. On an accelerator `prefill` is the time to
+    give the work out, and what the device still has to do of it falls to `decode`.
+
+    Args:
+        folder: checkpoint that plans.
+        rounds: at least 1.
+        device, dtype: of the model.
+        image: picture of the rig's size; None makes one up.
+        show: told how many plans are done.
+
+    Raises:
+        UserError: the checkpoint does not plan, or the picture does not fit.
+    """
+    started = time.perf_counter()
+    planner = CheckpointPlanner.load(folder, device=device, dtype=dtype)
+    load_ms = (time.perf_counter() - started) * 1e3
+    seen = observation(planner.rig, image)
+    columns: dict[str, list[float]] = {name: [] for name in ("plan", "prefill", "decode", "other")}
+    for turn in range(rounds + 1):
+        started = time.perf_counter()
+        stats = planner.plan(seen).stats
+        whole = (time.perf_counter() - started) * 1e3
+        parts = (whole, stats.prefill_ms, stats.decode_ms, whole - stats.prefill_ms - stats.decode_ms)
+        for column, value in zip(columns.values(), parts, strict=True):
+            column.append(value)
+        show(turn + 1)
+    rows = [_row(name, every[1:], first_ms=every[0]) for name, every in columns.items()]
+    return [_row("load", [load_ms]), *rows]
+
+
+def _prompt(subject: Subject, words: int) -> ModelInputs:
+    """The subject's first prompt up to its last image, then random words; the words alone when it has no image."""
+    config, own = subject.model.config, subject.prompts[0]
+    text = random_prompt(config, words)
+    if own.pixel_values is None:
+        return text
+    opening = own.input_ids[: 1 + int((own.input_ids == config.image_token_id).nonzero().max())]
+    return replace(own, input_ids=torch.cat([opening, text.input_ids]))
+
+
+def _stock_prefill(model: Any, prompt: ModelInputs) -> None:
+    from transformers import DynamicCache
+
+    model.model.rope_deltas = None
+    cache = DynamicCache(config=model.config)
+    model(**stock_inputs(model, prompt), cache=cache, use_cache=True, logits_to_keep=1)
+
+
+def _row(
+    name: str, times: Sequence[float], tokens: int | None = None, floor_ms: float | None = None,
+    first_ms: float | None = None,
+) -> PartRow:
+    low, middle, high, top = (float(value) for value in np.percentile(times, (25, 50, 75, 95)))
+    fraction = None if floor_ms is None else floor_ms / middle
+    return PartRow(name, middle, top, high - low, tokens, fraction, first_ms, len(times))

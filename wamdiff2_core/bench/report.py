@@ -1,0 +1,120 @@
+"""A run's figures as a table, as one JSON object, and as a picture."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from wamdiff2_core.bench.ladder import Row
+from wamdiff2_core.bench.machine import Machine, Rates
+from wamdiff2_core.bench.parts import PartRow
+from wamdiff2_core.outputs import disk_errors_named
+
+# Title, field, form. A column without any value is left out.
+_COLUMNS = (
+    ("row", "name", ""),
+    ("B", "block_size", "d"),
+    ("prompt", "prompt_tokens", "d"),
+    ("ms/answer", "ms_per_answer_median", ".1f"),
+    ("ms", "ms_median", ".2f"),
+    ("p95", "ms_per_answer_p95", ".1f"),
+    ("p95", "ms_p95", ".2f"),
+    ("IQR", "ms_per_answer_iqr", ".1f"),
+    ("IQR", "ms_iqr", ".2f"),
+    ("ms/token", "ms_per_token", ".2f"),
+    ("fwd", "forwards_per_answer", ".1f"),
+    ("tok/fwd", "tokens_per_forward", ".2f"),
+    ("ms/fwd", "ms_per_forward", ".2f"),
+    ("floor", "fraction_of_floor", ".0%"),
+)
+
+
+def report(
+    subject: str, rows: Sequence[Row] | Sequence[PartRow], machine: Machine, ratios: Mapping[str, Mapping[str, float]],
+    rates: Rates | None = None, **facts: Any,
+) -> dict[str, Any]:
+    """All of a run as plain JSON values.
+
+    Args:
+        subject: what was measured.
+        rows: figures.
+        machine: where.
+        ratios: by name, then by block size or prompt length.
+        rates: of the floor.
+        **facts: further plain values, such as `rounds`.
+    """
+    described = dataclasses.asdict(machine) | {"vector_extensions": list(machine.vector_extensions)}
+    if rates is not None:
+        described |= {"memory_gb_per_s": rates.bytes_per_s / 1e9, "matrix_gflop_per_s": rates.flops_per_s / 1e9}
+    return {
+        "subject": subject, "date": datetime.now(UTC).isoformat(timespec="seconds"), **facts, "machine": described,
+        "rows": [dataclasses.asdict(row) for row in rows],
+        "ratios": {name: dict(values) for name, values in ratios.items()},
+    }
+
+
+def show(title: str, result: Mapping[str, Any]) -> None:
+    """Print the table, the ratios and the machine."""
+    rows = result["rows"]
+    columns = [column for column in _COLUMNS if any(row.get(column[1]) is not None for row in rows)]
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0, pad_edge=False)
+    for name, _, form in columns:
+        table.add_column(name, justify="right" if form else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*("" if row.get(key) is None else format(row[key], form) for _, key, form in columns))
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    console.print(table)
+    for name, values in result["ratios"].items():
+        if values:
+            console.print(f"{name}: " + ", ".join(f"{key}: {value:.2f} x" for key, value in values.items()))
+    machine = result["machine"]
+    console.print(
+        f"{machine['cpu']}, {' '.join(machine['vector_extensions']) or 'no known vector extensions'}, "
+        f"{machine['cores']} cores, {machine['threads']} threads, torch {machine['torch_version']}, {machine['device']}"
+    )
+    if "memory_gb_per_s" in machine:
+        console.print(f"floor: memory {machine['memory_gb_per_s']:.1f} GB/s, "
+                      f"matrix product {machine['matrix_gflop_per_s']:.0f} GFLOP/s in {result['dtype']}")
+    console.print(f"peak memory {result['peak_memory_gib']:.2f} GiB")
+
+
+def write_json(result: Mapping[str, Any], file: Path) -> None:
+    """Write the object; a full disk is an `OSError` that names the file."""
+    with disk_errors_named(file):
+        file.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def plot(result: Mapping[str, Any], file: Path) -> None:
+    """Tokens a second over block size, as a PNG: a line for each block row, a level for each autoregressive one."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes: Any = figure.subplots()
+    for name in ("block", "naive_block"):
+        points = [(row["block_size"], 1e3 / row["ms_per_token"]) for row in result["rows"] if row["name"] == name]
+        if points:
+            axes.plot(*zip(*points, strict=True), "-o", label=name)
+    for row in result["rows"]:
+        if row["name"] in ("hf_ar", "own_ar"):
+            line = "--" if row["name"] == "hf_ar" else ":"
+            axes.axhline(1e3 / row["ms_per_token"], linestyle=line, color="gray", label=row["name"])
+    sizes = sorted({row["block_size"] for row in result["rows"] if row["block_size"]})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sizes, [str(size) for size in sizes])
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("block size")
+    axes.set_ylabel("tokens a second")
+    axes.set_title(result["subject"])
+    axes.legend()
+    with disk_errors_named(file):
+        figure.savefig(file, dpi=120)
