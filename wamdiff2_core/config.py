@@ -54,6 +54,8 @@ class DecodeConfig(Strict):
         seed: of the sampling generator.
         max_new_tokens: length limit of an answer; rounded up to whole blocks.
         grammar: `off`, or `task`: only answers that the task's reader can read, at temperature 0.
+        deadline_ms: wall-clock milliseconds for an answer, prompt included: when they run short, steps fix more tokens;
+            0: none. Not with `autoregressive`.
     """
 
     block_size: int = 32
@@ -66,6 +68,7 @@ class DecodeConfig(Strict):
     seed: int = 0
     max_new_tokens: int = 128
     grammar: GrammarMode = "off"
+    deadline_ms: float = 0.0
 
     def __post_init__(self) -> None:
         sizes = "published sizes: 4, 8, 16, 32"
@@ -87,6 +90,9 @@ class DecodeConfig(Strict):
         _require(self.grammar in GRAMMAR_MODES, "grammar", "one of " + ", ".join(GRAMMAR_MODES), self.grammar, known)
         _require(self.grammar == "off" or self.temperature == 0, "temperature", "0 with grammar task",
                  self.temperature, "the most probable valid block is searched, not drawn; or set grammar off")
+        _require(0 <= self.deadline_ms < math.inf, "deadline_ms", "milliseconds >= 0 (0 = none)", self.deadline_ms)
+        _require(self.deadline_ms == 0 or self.strategy != "autoregressive", "deadline_ms", "0 with autoregressive",
+                 self.deadline_ms, "one token a forward cannot be hurried")
 
 
 @dataclass(frozen=True)

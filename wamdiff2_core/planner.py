@@ -76,7 +76,7 @@ class CheckpointPlanner:
 
     Attributes:
         record, rig: see `Planner`.
-        decode: how answers are decoded.
+        decode: how answers are decoded; with a deadline, `grammar` is on where it can be (`grammar.task_decoding`).
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class CheckpointPlanner:
             UserError: the checkpoint does not plan, or its record does not allow this decoding.
         """
         from wamdiff2_core.decode import Generator
-        from wamdiff2_core.decode.grammar import task_language
+        from wamdiff2_core.decode.grammar import task_decoding
 
         record = checkpoint.record
         if record is None or record.planning is None:
@@ -104,15 +104,14 @@ class CheckpointPlanner:
             )
         self.record: ServingRecord = record
         self.rig = record.rig
-        self.decode = decode or record.decode
-        record.check_request(self.decode)
+        wanted = decode or record.decode
+        record.check_request(wanted)
+        self.decode, language = task_decoding("planning", checkpoint.chat, record, wanted)
         self._task: PlanningTask = record.planning
         self._limits = limits
         self._checkpoint = checkpoint
         self._generator: Generator = Generator(checkpoint)
-        self._grammars: list[Automaton | None] | None = None
-        if self.decode.grammar == "task":
-            self._grammars = [task_language("planning", checkpoint.chat, record)]
+        self._grammars: list[Automaton | None] = [language]
 
     @classmethod
     def load(
@@ -152,15 +151,19 @@ class CheckpointPlanner:
             self.plan(blank)
 
     def plan(self, observation: Observation) -> Plan:
-        """See `Planner.plan`; an answer that cannot be read gives a plan without waypoints and a failed check."""
+        """See `Planner.plan`; an answer that cannot be read gives a plan without waypoints and a failed check.
+
+        The time of a deadline runs from the beginning of this call to the answer's last token.
+        """
         from wamdiff2_core.chat import ChatRequest
 
+        began_ns = self._generator.clock()
         check_frames(observation, self.rig)
         request = ChatRequest(
             planning_prompt(observation, self._task), tuple(frame.rgb for frame in observation.frames)
         )
         inputs = self._checkpoint.chat.encode(request)
-        answer = self._generator.generate([inputs], self.decode, grammars=self._grammars)[0]
+        answer = self._generator.generate([inputs], self.decode, grammars=self._grammars, began_ns=began_ns)[0]
         waypoints: Waypoints | None = None
         try:
             waypoints = parse_waypoints(answer.text, self._task)

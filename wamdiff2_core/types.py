@@ -160,6 +160,8 @@ class DecodeStats:
         blocks: blocks decoded.
         tokens: answer tokens up to and including EOS.
         interventions: of these, tokens where the grammar chose another than the model's best when it was fixed.
+        hurried_steps: steps in which the deadline fixed tokens that the strategy would have left open.
+        overshoot_ms: by how much the batch missed its deadline, wall clock; 0 when it was met, or there was none.
     """
 
     prefill_ms: float = 0.0
@@ -169,6 +171,8 @@ class DecodeStats:
     blocks: int = 0
     tokens: int = 0
     interventions: int = 0
+    hurried_steps: int = 0
+    overshoot_ms: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -238,7 +238,10 @@ def plan_from_msg(message: PlanMsg) -> Plan:
         stamp_ns=stamp_to_ns(m.header.stamp),
         waypoints=waypoints,
         text=m.text,
-        stats=DecodeStats(m.prefill_ms, m.decode_ms, m.forwards, m.steps, m.blocks, m.tokens),
+        stats=DecodeStats(
+            m.prefill_ms, m.decode_ms, m.forwards, m.steps, m.blocks, m.tokens, m.interventions, m.hurried_steps,
+            m.overshoot_ms,
+        ),
         check=Check(m.ok, m.message),
         source=m.source,
     )
@@ -260,6 +263,9 @@ def plan_to_msg(plan: Plan, frame_id: str = BASE_FRAME) -> PlanMsg:
         steps=plan.stats.steps,
         blocks=plan.stats.blocks,
         tokens=plan.stats.tokens,
+        interventions=plan.stats.interventions,
+        hurried_steps=plan.stats.hurried_steps,
+        overshoot_ms=float(plan.stats.overshoot_ms),
     )
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rclpy.node import Node
 
 IMAGE_TRANSPORTS = ("raw", "compressed")
+GRAMMARS = ("record", "off", "task")
 
 
 def _param(
@@ -32,6 +33,14 @@ class PlannerParameters:
     device: str = _param("cpu", "torch device of the model, such as cpu, cuda or npu")
     torch_threads: int = _param(0, "CPU threads of torch; 0 leaves torch's own choice", 0, 256)
     seed: int = _param(0, "seed of the 'random' planner", 0, 2**31 - 1)
+    deadline_ms: float = _param(
+        0.0, "wall-clock milliseconds for a plan, from its image to its answer's last token: when they run short, the "
+        "model fixes more tokens a step; 0 leaves what the checkpoint's record says, usually none", 0.0, 60_000.0
+    )
+    grammar: str = _param(
+        "record", "'task' lets only answers through that can be read, 'off' any, 'record' as the checkpoint's record "
+        "says; with a deadline it is 'task' wherever the tokenizer allows", choices=GRAMMARS
+    )
     image_transport: str = _param(
         "raw", "'raw' takes ~/input/image, 'compressed' takes ~/input/image/compressed (JPEG)", choices=IMAGE_TRANSPORTS
     )

@@ -221,6 +221,9 @@ class PlannerNode(Node):
                 "prefill_ms": f"{stats.prefill_ms:.1f}",
                 "decode_ms": f"{stats.decode_ms:.1f}",
                 "forwards": str(stats.forwards),
+                "interventions": str(stats.interventions),
+                "hurried_steps": str(stats.hurried_steps),
+                "overshoot_ms": f"{stats.overshoot_ms:.1f}",
             }
         status = DiagnosticStatus(
             level=level,
@@ -264,7 +267,12 @@ def planner_from(settings: params.PlannerParameters) -> Planner:
         import torch
 
         torch.set_num_threads(settings.torch_threads)
-    return make_planner(settings.planner, device=settings.device, seed=settings.seed)
+    decode: dict[str, Any] = {}
+    if settings.deadline_ms:
+        decode["deadline_ms"] = settings.deadline_ms
+    if settings.grammar != "record":
+        decode["grammar"] = settings.grammar
+    return make_planner(settings.planner, device=settings.device, seed=settings.seed, **decode)
 
 
 def run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import PreTrainedTokenizerFast, Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
 from wamdiff2_core.chat import ModelInputs
+from wamdiff2_core.decode import Generator
+
+MS = 1_000_000  # nanoseconds
 
 SPECIAL_TOKENS = (
     "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>",
@@ -115,3 +119,43 @@ def random_inputs(seed: int, text_len: int, images: tuple[tuple[int, int], ...] 
     pixels = rng.normal(size=(sum(height * width for height, width in images), PATCH_DIM)).astype(np.float32)
     grids = torch.tensor([[1, height, width] for height, width in images])
     return ModelInputs(torch.tensor(ids), torch.from_numpy(pixels), grids)
+
+
+class FakeClock:
+    """Monotonic nanoseconds that pass only where somebody says so; counts how often it is read."""
+
+    def __init__(self) -> None:
+        self.now_ns, self.reads = 123 * MS, 0
+
+    def __call__(self) -> int:
+        self.reads += 1
+        return self.now_ns
+
+
+def timed(
+    decoder: Generator, prefill_ms: float, step_ms: float, joint_ms: float | None = None,
+    length: Callable[[], float] = lambda: 1.0,
+) -> FakeClock:
+    """Let a generator's forwards take so much of a clock that is returned, and nothing else any.
+
+    Args:
+        decoder: is changed.
+        prefill_ms: of the prompts.
+        step_ms: of a step.
+        joint_ms: of a step that commits the block before it; as any other by default.
+        length: drawn at every step, which takes so many times longer.
+    """
+    clock, model = FakeClock(), decoder._blocks
+    prefill, forward = model.prefill, model.forward
+
+    def slow_prefill(*args: Any) -> torch.Tensor:
+        clock.now_ns += round(prefill_ms * MS)
+        return prefill(*args)
+
+    def slow_forward(ids: torch.Tensor, offset: int, commit: int = 0) -> torch.Tensor:
+        took_ms = step_ms if joint_ms is None or not commit else joint_ms
+        clock.now_ns += round(took_ms * length() * MS)
+        return forward(ids, offset, commit)
+
+    decoder.clock, model.prefill, model.forward = clock, slow_prefill, slow_forward  # type: ignore[method-assign]
+    return clock

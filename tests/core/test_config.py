@@ -30,6 +30,7 @@ def test_published_decode_defaults():
         "seed": 0,
         "max_new_tokens": 128,
         "grammar": "off",
+        "deadline_ms": 0.0,
     }
     assert (ImagePolicy().min_pixels, ImagePolicy().max_pixels) == (12544, 1920 * 1080)
 

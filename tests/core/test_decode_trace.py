@@ -103,6 +103,9 @@ def test_an_autoregressive_trace_has_the_probability_of_every_token():
     assert answer.trace.confidence == pytest.approx(expected.tolist(), rel=1e-3)
 
 
+READS = ("_local_scalar_dense", "item", "nonzero", "masked_select", "_to_copy", "is_nonzero")
+
+
 class CountReads(TorchDispatchMode):
     """Counts operations whose result the host has to wait for on an accelerator."""
 
@@ -115,7 +118,7 @@ class CountReads(TorchDispatchMode):
         boolean_index = name in ("index", "index_put_") and any(
             isinstance(index, torch.Tensor) and index.dtype == torch.bool for index in args[1]
         )
-        if boolean_index or name in ("_local_scalar_dense", "nonzero", "masked_select", "_to_copy", "is_nonzero"):
+        if boolean_index or name in READS:
             self.counts[name] += 1
         return func(*args, **(kwargs or {}))
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.core.doubles import EOS, MASK, byte_tokenizer, tiny_model
+from tests.core.doubles import EOS, MASK, MS, byte_tokenizer, tiny_model, timed
 from wamdiff2_core.checks import check_waypoints
 from wamdiff2_core.config import CameraSpec, DecodeConfig, ImagePolicy, PlanningTask
 from wamdiff2_core.errors import UserError
@@ -122,6 +122,48 @@ def test_the_same_observation_gives_the_same_plan_after_others(folder):
 def test_other_cameras_than_the_rig_are_refused(folder, frames, field):
     with pytest.raises(UserError, match=field):
         CheckpointPlanner.load(folder).plan(observation(*frames))
+
+
+def test_the_time_of_a_deadline_begins_with_the_plan_and_its_prompt(folder, monkeypatch):
+    planner = CheckpointPlanner.load(folder, block_size=16, strategy="low_confidence_static", deadline_ms=100 + 64 * 10)
+    generator, chat = planner._generator, planner._checkpoint.chat
+    clock = timed(generator, 100, 10)
+    planner.warm_up()
+    calm = planner.plan(observation())
+    encode = chat.encode
+
+    def slow(request):
+        clock.now_ns += 320 * MS
+        return encode(request)
+
+    monkeypatch.setattr(chat, "encode", slow)
+    hurried = planner.plan(observation())
+    assert calm.stats.hurried_steps == 0
+    assert hurried.stats.steps == 32 < calm.stats.steps
+    assert hurried.stats.hurried_steps > 0
+    assert hurried.stats.overshoot_ms == 0
+    assert hurried.waypoints is not None
+
+
+def test_a_plan_with_a_deadline_is_bounded_by_the_grammar_unless_the_grammar_cannot_be(folder, monkeypatch):
+    plan = CheckpointPlanner.load(folder, deadline_ms=0.001).plan(observation())
+    assert plan.waypoints is not None
+    assert (plan.stats.steps, plan.stats.blocks) == (1, 1)
+    assert plan.stats.overshoot_ms > 0
+    assert CheckpointPlanner.load(folder).decode.grammar == "off"
+    assert CheckpointPlanner.load(folder, deadline_ms=5).decode.grammar == "task"
+    for option in ({"temperature": 0.5}, {"max_new_tokens": 32, "block_size": 16}):
+        assert CheckpointPlanner.load(folder, deadline_ms=5, **option).decode.grammar == "off"
+
+    def joins(*_):
+        raise UserError("tokenizer", "one token for each digit", "joined ones")
+
+    monkeypatch.setattr("wamdiff2_core.decode.grammar.languages.waypoint_language", joins)
+    joined = CheckpointPlanner.load(folder, deadline_ms=0.001)
+    assert joined.decode.grammar == "off"
+    assert joined.plan(observation()).stats.steps == 1
+    with pytest.raises(UserError, match="one token for each digit"):
+        CheckpointPlanner.load(folder, deadline_ms=5, grammar="task")
 
 
 def test_decoding_outside_the_record_is_refused_when_the_planner_is_made(folder):

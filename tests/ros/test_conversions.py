@@ -174,7 +174,7 @@ PLANS = st.builds(
     stamp_ns=STAMPS,
     waypoints=st.none() | WAYPOINTS,
     text=st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=20),
-    stats=st.builds(DecodeStats, METRES, METRES, COUNTS, COUNTS, COUNTS, COUNTS),
+    stats=st.builds(DecodeStats, METRES, METRES, *[COUNTS] * 6, METRES),
     check=st.builds(Check, st.booleans(), st.sampled_from(["", "too fast"])),
     source=st.sampled_from(["", "c0ffee"]),
 )

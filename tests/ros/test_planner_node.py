@@ -37,6 +37,7 @@ def test_plan_and_path_carry_the_stamp_of_the_image(start_scripted, peer):
     assert plan.dt_s == 0.5
     assert plan.ok
     assert (plan.prefill_ms, plan.decode_ms, plan.forwards, plan.blocks, plan.tokens) == (3.0, 4.5, 5, 2, 33)
+    assert (plan.interventions, plan.hurried_steps, plan.overshoot_ms) == (6, 3, 1.5)
     assert [p.pose.position.x for p in path.poses] == [w.x_m for w in plan.waypoints]
     assert (path.poses[-1].header.stamp.sec, path.poses[-1].header.stamp.nanosec) == (15, 250_000_000)
 

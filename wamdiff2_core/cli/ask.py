@@ -93,6 +93,9 @@ def ask(
     grammar: Annotated[
         str | None, typer.Option(help="off, or task: only answers that planning or grounding can read.")
     ] = None,
+    deadline_ms: Annotated[
+        float | None, typer.Option(help="Wall-clock milliseconds for the answer, bounding a plan by the grammar; 0: none.")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or npu.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
 ) -> int:
@@ -112,7 +115,7 @@ def ask(
     decode = decode_config(
         record, max_new_tokens=max_new_tokens, block_size=block_size, denoising_steps=denoising_steps,
         strategy=strategy, confidence_threshold=threshold, temperature=temperature, seed=seed,
-        grammar=grammar,
+        grammar=grammar, deadline_ms=deadline_ms,
     )
     if out is not None:
         if out.suffix.lower() != ".png":
@@ -209,6 +212,8 @@ def _plan(
     planner = CheckpointPlanner.load(
         folder, device=device, dtype=None if dtype == "auto" else dtype, **asdict(decode)
     )
+    if decode.deadline_ms:
+        planner.warm_up()  # the first plan of a process is slow, and its steps cannot be foreseen
     plan = planner.plan(observation)
     _say(plan.text, error=False)
     if plan.waypoints is not None:
@@ -222,18 +227,19 @@ def _plan(
 
 def _answer(asked: Asked) -> int:
     from wamdiff2_core.decode import Generator
-    from wamdiff2_core.decode.grammar import task_language
+    from wamdiff2_core.decode.grammar import task_decoding
     from wamdiff2_core.model.checkpoint import load_checkpoint
 
     checkpoint = load_checkpoint(
         asked.folder, device=asked.device, dtype=None if asked.dtype == "auto" else asked.dtype
     )
-    inputs = checkpoint.chat.encode(ChatRequest(asked.prompt, asked.images))
     grounding = asked.task == "grounding"
-    grammars = None
-    if asked.decode.grammar == "task":
-        grammars = [task_language(asked.task, checkpoint.chat, checkpoint.record)]
-    answer = Generator(checkpoint).generate([inputs], asked.decode, trace=grounding, grammars=grammars)[0]
+    decode, language = task_decoding(asked.task, checkpoint.chat, checkpoint.record, asked.decode)
+    generator = Generator(checkpoint)
+    for _ in range(2 if decode.deadline_ms else 1):  # the first answer of a process is slow, its steps not foreseen
+        began_ns = generator.clock()
+        inputs = checkpoint.chat.encode(ChatRequest(asked.prompt, asked.images))
+        answer = generator.generate([inputs], decode, trace=grounding, grammars=[language], began_ns=began_ns)[0]
     _say(answer.text, error=False)
     if grounding:
         assert answer.trace is not None
@@ -282,9 +288,11 @@ def _show_boxes(
 def _stats(stats: DecodeStats) -> str:
     rate = stats.tokens / stats.forwards if stats.forwards else 0.0
     chosen = f", {stats.interventions} tokens by the grammar" if stats.interventions else ""
+    hurried = f", {stats.hurried_steps} of them hurried" if stats.hurried_steps else ""
+    late = f"; {stats.overshoot_ms:.0f} ms after the deadline" if stats.overshoot_ms else ""
     return (
-        f"{stats.tokens} tokens in {stats.forwards} forwards ({rate:.1f} a forward), {stats.blocks} blocks, "
-        f"{stats.steps} steps{chosen}; prefill {stats.prefill_ms:.0f} ms, decode {stats.decode_ms:.0f} ms"
+        f"{stats.tokens} tokens in {stats.forwards} forwards ({rate:.1f} a forward), {stats.blocks} blocks, {stats.steps} "
+        f"steps{hurried}{chosen}; prefill {stats.prefill_ms:.0f} ms, decode {stats.decode_ms:.0f} ms{late}"
     )
 
 

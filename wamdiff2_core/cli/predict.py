@@ -61,6 +61,11 @@ def predict(
         str | None,
         typer.Option("--grammar", help="off, or task: only answers that planning or grounding can read (off)."),
     ] = None,
+    deadline_ms: Annotated[
+        float | None,
+        typer.Option("--deadline_ms", help="Wall-clock milliseconds for an answer, which then depends on the machine; "
+                     "bounds plans by the grammar; 0: none (0)."),
+    ] = None,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or npu.")] = "auto",
     dtype: Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16 or float16.")] = "auto",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Drop what an earlier run left unfinished.")] = False,
@@ -86,6 +91,7 @@ def predict(
         confidence_threshold=confidence_threshold,
         seed=seed,
         grammar=grammar,
+        deadline_ms=deadline_ms,
     )
     images = image_policy(record, min_pixels, max_pixels)
     if dtype not in DTYPES:

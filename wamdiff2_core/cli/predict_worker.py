@@ -90,7 +90,8 @@ class Answerer:
             images=None if request.images_fixed else request.images,
         )
         self._generator = Generator(self._checkpoint)
-        self._languages: dict[str, Automaton | None] = {}
+        self._decodings: dict[str, tuple[DecodeConfig, Automaton | None]] = {}
+        self._warm = not request.decode.deadline_ms
         self._codecs: dict[ImagePolicy, ChatCodec] = {request.images: self._checkpoint.chat}
 
     def answer(self, index: int, data: object) -> dict[str, Any]:
@@ -109,22 +110,30 @@ class Answerer:
 
         beside = self._request.input_file.parent
         images = tuple(read_rgb(resolve_image(path, beside)) for path in sample.images)
-        inputs = self._codec(sample).encode(ChatRequest(sample.question, images, sample.system))
-        decode = replace(self._request.decode, seed=self._request.decode.seed + index)
-        grammars = None
-        if decode.grammar == "task":
-            from wamdiff2_core.decode.grammar import task_of_prompt
+        codec, request = self._codec(sample), ChatRequest(sample.question, images, sample.system)
+        decode, language = self._decoding(sample.question)
+        decode = replace(decode, seed=decode.seed + index)
 
-            grammars = [self._language(task_of_prompt(sample.question))]
-        return str(self._generator.generate([inputs], decode, grammars=grammars)[0].text)
+        def answer() -> str:
+            began_ns = self._generator.clock()
+            inputs = codec.encode(request)
+            return str(self._generator.generate([inputs], decode, grammars=[language], began_ns=began_ns)[0].text)
 
-    def _language(self, task: str) -> Automaton | None:
-        """The language of a task's answers, made once."""
-        from wamdiff2_core.decode.grammar import task_language
+        if not self._warm:
+            answer()  # the first answer of a process is slow, and its steps cannot be foreseen
+            self._warm = True
+        return answer()
 
-        if task not in self._languages:
-            self._languages[task] = task_language(task, self._checkpoint.chat, self._checkpoint.record)
-        return self._languages[task]
+    def _decoding(self, question: str) -> tuple[DecodeConfig, Automaton | None]:
+        """How a question is decoded, but for the seed, and the language of its answers; made once for a task."""
+        from wamdiff2_core.decode.grammar import task_decoding, task_of_prompt
+
+        task = task_of_prompt(question)
+        if task not in self._decodings:
+            self._decodings[task] = task_decoding(
+                task, self._checkpoint.chat, self._checkpoint.record, self._request.decode
+            )
+        return self._decodings[task]
 
     def _codec(self, sample: Conversation) -> ChatCodec:
         """Codec with the image limits that this sample asks for."""

@@ -6,7 +6,6 @@ with blocks of one, where the logits at a mask predict that same position.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import torch
@@ -14,6 +13,7 @@ import torch
 from wamdiff2_core.chat import ModelInputs
 from wamdiff2_core.config import DecodeConfig
 from wamdiff2_core.decode.block_diffusion import DecodedBatch, UniformDraws
+from wamdiff2_core.decode.deadline import CLOCK, Clock
 from wamdiff2_core.decode.grammar.automaton import Automaton
 from wamdiff2_core.decode.grammar.constraint import Constraint
 from wamdiff2_core.decode.selection import choose_tokens
@@ -23,7 +23,7 @@ from wamdiff2_core.model.block_model import BlockModel
 
 def decode_autoregressive(
     model: BlockModel, requests: Sequence[ModelInputs], config: DecodeConfig, eos_token_id: int, trace: bool = False,
-    grammars: Sequence[Automaton | None] | None = None, full_head: bool = False,
+    grammars: Sequence[Automaton | None] | None = None, full_head: bool = False, clock: Clock = CLOCK,
 ) -> DecodedBatch:
     """Decode a batch token by token; at temperature 0 this equals Hugging Face's greedy `generate`.
 
@@ -35,11 +35,12 @@ def decode_autoregressive(
         trace: note how sure the model was of each token.
         grammars: of each request, None for a free one; at temperature 0 only.
         full_head: see `Constraint`.
+        clock: monotonic nanoseconds.
     """
     rows = len(requests)
-    started = time.perf_counter()
+    started_ns = clock()
     hidden = model.prefill(requests, 1, config.max_new_tokens)
-    prefilled = time.perf_counter()
+    prefilled_ns = clock()
 
     ids = torch.full((rows, config.max_new_tokens), eos_token_id, device=model.device)
     steps = torch.zeros(rows, dtype=torch.long)
@@ -69,6 +70,5 @@ def decode_autoregressive(
         open_rows = open_rows & (tokens != eos_token_id)
         if not open_rows.any():
             break
-    done = time.perf_counter()
-    prefill_ms, decode_ms = (prefilled - started) * 1e3, (done - prefilled) * 1e3
+    prefill_ms, decode_ms = (prefilled_ns - started_ns) / 1e6, (clock() - prefilled_ns) / 1e6
     return DecodedBatch(ids, steps, steps.clone(), prefill_ms, decode_ms, recorder, intervened)

@@ -7,7 +7,6 @@ block needs none. So an answer costs one prefill and one forward a step.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -16,10 +15,11 @@ from torch import Tensor
 
 from wamdiff2_core.chat import ModelInputs
 from wamdiff2_core.config import DecodeConfig
+from wamdiff2_core.decode.deadline import CLOCK, Budget, Clock, Pace
 from wamdiff2_core.decode.grammar.automaton import Automaton
 from wamdiff2_core.decode.grammar.constraint import Constraint
 from wamdiff2_core.decode.schedule import schedule
-from wamdiff2_core.decode.selection import choose_tokens, select_positions
+from wamdiff2_core.decode.selection import choose_tokens, hurry, select_positions
 from wamdiff2_core.decode.trace import TraceRecorder
 from wamdiff2_core.model.block_model import BlockModel
 from wamdiff2_core.model.masks import block_count
@@ -36,6 +36,9 @@ class DecodedBatch:
         prefill_ms, decode_ms: wall clock of the batch.
         trace: when each token was fixed, if that was asked for.
         interventions: (N, columns) bool, tokens where a grammar chose another than the model; None without grammars.
+        hurried: (N,) steps in which the deadline fixed tokens that the strategy would have left open; None without.
+        overshoot_ms: how late the batch was, 0 when it was not.
+        pace: how long its steps took; None without a deadline.
     """
 
     ids: Tensor
@@ -45,6 +48,9 @@ class DecodedBatch:
     decode_ms: float = 0.0
     trace: TraceRecorder | None = None
     interventions: Tensor | None = None
+    hurried: Tensor | None = None
+    overshoot_ms: float = 0.0
+    pace: Pace | None = None
 
 
 @dataclass
@@ -69,6 +75,7 @@ class UniformDraws:
 def decode_blocks(
     model: BlockModel, requests: Sequence[ModelInputs], config: DecodeConfig, mask_token_id: int, eos_token_id: int,
     trace: bool = False, grammars: Sequence[Automaton | None] | None = None, full_head: bool = False,
+    began_ns: int | None = None, clock: Clock = CLOCK, last: Pace | None = None,
 ) -> DecodedBatch:
     """Decode a batch by block diffusion.
 
@@ -81,20 +88,28 @@ def decode_blocks(
         trace: note when each token is fixed.
         grammars: of each request, None for a free one; at temperature 0 only.
         full_head: see `Constraint`.
+        began_ns: when the time of a deadline began, on `clock`; None is now.
+        clock: monotonic nanoseconds.
+        last: pace of the last batch of this size, for a deadline's first guesses.
     """
     size, counts = config.block_size, schedule(config.block_size, config.denoising_steps)
     blocks, rows = block_count(config.max_new_tokens, size), len(requests)
-    started = time.perf_counter()
-    model.prefill(requests, size, blocks * size)
-    prefilled = time.perf_counter()
+    started_ns = clock()
+    prompt = model.prefill(requests, size, blocks * size)
+    budget = None
+    if config.deadline_ms:
+        prompt[:1, :1].cpu()  # an accelerator is done with the prompt, not only told of it
+        budget = Budget(config, blocks, started_ns if began_ns is None else began_ns, clock, last)
+    prefilled_ns = clock()
 
     ids = torch.full((rows, blocks * size), eos_token_id, device=model.device)
     steps = torch.zeros(rows, dtype=torch.long)
     decoded = torch.zeros(rows, dtype=torch.long)
     draws = UniformDraws(rows, config.seed) if config.temperature > 0 else None
     recorder = TraceRecorder(rows, blocks * size, model.device) if trace else None
+    hurried = torch.zeros(rows, dtype=torch.long, device=model.device) if budget is not None else None
     finished = torch.zeros(rows, 1, dtype=torch.bool, device=model.device)
-    constraint, intervened = None, None
+    constraint, intervened, pace, overshoot_ms = None, None, None, 0.0
     if grammars is not None:
         constraint = Constraint(grammars, blocks * size, model, mask_token_id, full_head)
         intervened = torch.zeros_like(ids, dtype=torch.bool)
@@ -105,6 +120,7 @@ def decode_blocks(
         tokens = torch.where(masked, mask_token_id, eos_token_id)
         decoded += ~finished[:, 0].cpu()
         for step, count in enumerate(counts):
+            allowed = budget.allow(block, step, int(masked.sum(-1).max())) if budget is not None else None
             if step == 0 and block:
                 hidden = model.forward(torch.cat([ids[:, first - size : first], tokens], 1), first - size, commit=size)
             else:
@@ -121,11 +137,15 @@ def decode_blocks(
                 uniform = draws.draw(active.tolist(), size).to(model.device)[masked] if draws else None
                 chosen, probabilities = choose_tokens(logits, config, uniform)
                 candidates, strange = tokens.masked_scatter(masked, chosen), None
-                if last and recorder is None:
+                if last and recorder is None and allowed is None:
                     tokens = candidates
                     break
                 confidence = torch.zeros(masked.shape, device=model.device).masked_scatter_(masked, probabilities)
             fixed = masked if last else select_positions(confidence, masked, config, count)
+            if allowed is not None and hurried is not None:
+                sooner = hurry(confidence, masked, config, allowed) & ~fixed
+                fixed = fixed | sooner
+                hurried += sooner.any(-1)
             if recorder is not None:
                 recorder.fix(first, step, fixed, confidence)
             if intervened is not None and strange is not None:
@@ -140,6 +160,9 @@ def decode_blocks(
         finished = finished | (tokens == eos_token_id).any(-1, keepdim=True)
         if finished.all():
             break
-    done = time.perf_counter()
-    prefill_ms, decode_ms = (prefilled - started) * 1e3, (done - prefilled) * 1e3
-    return DecodedBatch(ids, steps, decoded, prefill_ms, decode_ms, recorder, intervened)
+    if budget is not None:
+        pace, overshoot_ms = budget.finish()
+    prefill_ms, decode_ms = (prefilled_ns - started_ns) / 1e6, (clock() - prefilled_ns) / 1e6
+    return DecodedBatch(
+        ids, steps, decoded, prefill_ms, decode_ms, recorder, intervened, hurried, overshoot_ms, pace
+    )

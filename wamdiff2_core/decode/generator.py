@@ -12,6 +12,7 @@ from wamdiff2_core.chat import ChatCodec, ModelInputs
 from wamdiff2_core.config import DecodeConfig
 from wamdiff2_core.decode.autoregressive import decode_autoregressive
 from wamdiff2_core.decode.block_diffusion import decode_blocks
+from wamdiff2_core.decode.deadline import CLOCK, Clock, Pace
 from wamdiff2_core.decode.grammar.automaton import Automaton
 from wamdiff2_core.decode.trace import DecodeTrace
 from wamdiff2_core.errors import UserError
@@ -45,10 +46,12 @@ class Generation:
 
 
 class Generator:
-    """Decodes batches with one model; requests leave nothing behind that a later one could see.
+    """Decodes batches with one model; requests leave nothing behind that a later one could see, but the length of their
+    steps, which only a deadline looks at.
 
     Attributes:
         model: the stock model; its weights may change between calls.
+        clock: monotonic nanoseconds; deadlines and all statistics go by it.
     """
 
     def __init__(self, checkpoint: Checkpoint, *, enforce_record: bool = True) -> None:
@@ -84,13 +87,15 @@ class Generator:
         self.model, self._chat, self._record = model, chat, record
         self._mask_token_id, self._eos_token_id = mask_token_id, eos_token_id
         self._blocks = BlockModel(model)
+        self.clock: Clock = CLOCK
+        self._paces: dict[tuple[int, int], Pace] = {}  # by rows and block size
 
     @torch.inference_mode()
     def generate(
         self, requests: Sequence[ModelInputs], config: DecodeConfig, *, trace: bool = False,
-        grammars: Sequence[Automaton | None] | None = None, full_head: bool = False,
+        grammars: Sequence[Automaton | None] | None = None, full_head: bool = False, began_ns: int | None = None,
     ) -> list[Generation]:
-        """Decode requests as one batch; each answer is the one it would have alone.
+        """Decode requests as one batch; each answer is the one it would have alone, unless a deadline hurries them all.
 
         Args:
             requests: prompts.
@@ -101,6 +106,7 @@ class Generator:
             full_head: with grammars, compute the logits of the whole vocabulary, not of the grammar's tokens alone.
                 Answers are the same; `interventions` then also counts where the model preferred a token that no answer
                 of the task has.
+            began_ns: when the time of `deadline_ms` began, on `clock`; None is now.
 
         Raises:
             UserError: the request contradicts the serving record, is empty, or does not fit the model; or the model is
@@ -120,21 +126,26 @@ class Generator:
                             "none" if grammars is None else len(grammars), "give grammars, or set grammar off")
         if config.strategy == "autoregressive":
             batch = decode_autoregressive(
-                self._blocks, requests, config, self._eos_token_id, trace, grammars, full_head
+                self._blocks, requests, config, self._eos_token_id, trace, grammars, full_head, self.clock
             )
         else:
+            size = len(requests), config.block_size
             batch = decode_blocks(
-                self._blocks, requests, config, self._mask_token_id, self._eos_token_id, trace, grammars, full_head
+                self._blocks, requests, config, self._mask_token_id, self._eos_token_id, trace, grammars, full_head,
+                began_ns, self.clock, self._paces.get(size),
             )
-        size = 1 if config.strategy == "autoregressive" else config.block_size
+            if batch.pace is not None:
+                self._paces[size] = batch.pace
+        width = 1 if config.strategy == "autoregressive" else config.block_size
         decoded = batch.blocks.tolist()
         traces: list[DecodeTrace | None] = [None] * len(decoded)
         if batch.trace is not None:
-            traces = [*batch.trace.traces([blocks * size for blocks in decoded])]
+            traces = [*batch.trace.traces([blocks * width for blocks in decoded])]
         intervened = [[False]] * len(decoded) if batch.interventions is None else batch.interventions.tolist()
+        hurried = [0] * len(decoded) if batch.hurried is None else batch.hurried.tolist()
         answers = []
-        for raw, steps, blocks, traced, strange in zip(
-            batch.ids.tolist(), batch.steps.tolist(), decoded, traces, intervened, strict=True
+        for raw, steps, blocks, traced, strange, sooner in zip(
+            batch.ids.tolist(), batch.steps.tolist(), decoded, traces, intervened, hurried, strict=True
         ):
             ended = self._eos_token_id in raw
             tokens = tuple(raw[: raw.index(self._eos_token_id)] if ended else raw)
@@ -146,6 +157,8 @@ class Generator:
                 blocks=blocks,
                 tokens=len(tokens) + ended,
                 interventions=sum(strange[: len(tokens) + ended]),
+                hurried_steps=sooner,
+                overshoot_ms=batch.overshoot_ms,
             )
             text = self._chat.decode(tokens) if self._chat is not None else ""
             answers.append(Generation(tokens, tuple(raw), text, ended, stats, traced))

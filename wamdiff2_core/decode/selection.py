@@ -76,3 +76,23 @@ def select_positions(confidence: Tensor, masked: Tensor, config: DecodeConfig, c
         return most_confident(confidence, masked, count)
     sure = masked & (confidence >= config.confidence_threshold)
     return torch.where(sure.any(-1, keepdim=True), sure, most_confident(confidence, masked, 1))
+
+
+def hurry(confidence: Tensor, masked: Tensor, config: DecodeConfig, steps: int) -> Tensor:
+    """Positions to fix in this step at the least, so that every row is done within `steps`: an even share of its masks.
+
+    Args:
+        confidence: (N, B) probability of each position's candidate.
+        masked: (N, B) bool, positions still open.
+        config: strategy; `sequential` takes the leftmost, the others the most confident.
+        steps: that are left, this one included, >= 1.
+
+    Returns:
+        (N, B) bool, a subset of `masked`.
+    """
+    share = -(-masked.sum(-1, keepdim=True) // steps)  # (N, 1)
+    if config.strategy == "sequential":
+        return masked & (masked.cumsum(-1) <= share)
+    order = confidence.masked_fill(~masked, -torch.inf).argsort(dim=-1, descending=True, stable=True)
+    ranks = torch.arange(masked.shape[1], device=masked.device)
+    return torch.zeros_like(masked).scatter_(-1, order, ranks < share) & masked

@@ -50,6 +50,39 @@ def test_predict_bounds_answers_of_planning_questions(nano_folder: Path, tmp_pat
     parse_waypoints(json.loads((tmp_path / "out.json").read_text())[0]["prediction"], task)
 
 
+def test_predict_with_a_deadline_leaves_no_plan_unreadable(nano_folder: Path, tmp_path: Path):
+    prompt = BENCH2DRIVE.format(x1=9.0, y1=1.0, x2=19.0, y2=2.0, command="follow the road", speed=3.0)
+    samples = []
+    for seed in range(3):
+        Image.fromarray(noise(seed)).save(tmp_path / f"{seed}.png")
+        samples.append({"image": f"{seed}.png", "conversations": [{"from": "human", "value": prompt}]})
+    (tmp_path / "in.json").write_text(json.dumps(samples))
+    arguments = ["predict", "--input_file", str(tmp_path / "in.json"), "--model_id", str(nano_folder),
+                 "--output_file", str(tmp_path / "out.json"), "--deadline_ms"]
+    assert main([*arguments, "0.01"]) == 0
+    task = ServingRecord.load(nano_folder).planning
+    for row in json.loads((tmp_path / "out.json").read_text()):
+        parse_waypoints(row["prediction"], task)
+    assert main([*arguments, "nan"]) == 2
+
+
+def test_ask_tells_of_hurried_steps_and_of_a_missed_deadline(
+    nano_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    Image.fromarray(noise(1)).save(tmp_path / "a.png")
+    arguments = ["ask", str(nano_folder), "--task", "planning", "--image", str(tmp_path / "a.png"), "--target", "9,1",
+                 "--target", "19,2", "--velocity", "3", "--deadline-ms"]
+    assert main([*arguments, "0.01"]) in (0, 1)
+    said = capsys.readouterr()
+    parse_waypoints(said.out.strip(), ServingRecord.load(nano_folder).planning)
+    assert "2 blocks, 2 steps, 2 of them hurried" in said.err
+    assert " ms after the deadline" in said.err
+    assert main(["ask", str(nano_folder), "What is ahead?", "--deadline-ms", "0.01"]) in (0, 1)
+    assert " of them hurried" in capsys.readouterr().err
+    assert main([*arguments, "-1"]) == 2
+    assert "deadline_ms: expected milliseconds >= 0" in capsys.readouterr().err
+
+
 def test_a_grammar_that_is_not_known_is_refused(nano_folder: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["ask", str(nano_folder), "What is ahead?", "--grammar", "tusk"]) == 2
     assert "did you mean 'task'" in capsys.readouterr().err

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoTokenizer
 
 from tests.conftest import ROOT
-from tests.core.doubles import EOS, MASK, byte_tokenizer, random_inputs, tiny_model
+from tests.core.doubles import EOS, MASK, byte_tokenizer, random_inputs, tiny_model, timed
 from tests.core.grammar.walker import codec_of
 from tests.core.qwen_vocabulary import write_random_qwen
 from wamdiff2_core.chat import ChatCodec, ModelInputs
@@ -78,6 +78,27 @@ def test_a_model_that_knows_nothing_answers_validly(name, language, strategy, si
     free = decoder.generate(requests(), replace(config, grammar="off"), grammars=grammars)
     assert not any(readable(language, answer) for answer in free)
     assert all(answer.stats.interventions == 0 for answer in free)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES[:3])
+@pytest.mark.parametrize("language", ["waypoints", "detections", "free detections"])
+def test_answers_under_a_deadline_are_whole_and_valid(language, strategy):
+    shared, codec = rig("nano")
+    decoder = Generator.of(
+        shared.model, None, ServingRecord(mask_token_id=7, eos_token_id=codec.eos_token_id), enforce_record=False
+    )
+    timed(decoder, 50, 10, 15)
+    grammars = [language_of(language, codec)] * 3
+    hurried = 0
+    for deadline_ms in (1, 49, 75, 95, 120, 180):
+        answers = decoder.generate(requests(3), replace(CONFIG, strategy=strategy, deadline_ms=deadline_ms),
+                                   grammars=grammars)
+        texts = [replace(answer, text=codec.decode(answer.token_ids)) for answer in answers]
+        assert [readable(language, answer) for answer in texts] == [True] * 3
+        if deadline_ms < 50:
+            assert all(answer.stats.steps == answer.stats.blocks for answer in answers)
+        hurried += sum(answer.stats.hurried_steps for answer in answers)
+    assert hurried >= 12
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -3,9 +3,10 @@
 from wamdiff2_core.decode.grammar.automaton import Automaton
 from wamdiff2_core.decode.grammar.languages import (
     detection_language,
+    task_decoding,
     task_language,
     task_of_prompt,
     waypoint_language,
 )
 
-__all__ = ["Automaton", "detection_language", "task_language", "task_of_prompt", "waypoint_language"]
+__all__ = ["Automaton", "detection_language", "task_decoding", "task_language", "task_of_prompt", "waypoint_language"]

@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from wamdiff2_core.chat import ChatCodec
-from wamdiff2_core.config import PlanningTask
+from wamdiff2_core.config import DecodeConfig, PlanningTask
 from wamdiff2_core.decode.grammar.automaton import DIGITS, Automaton, Draft
 from wamdiff2_core.errors import UserError
+from wamdiff2_core.model.masks import block_count
 from wamdiff2_core.serving_record import ServingRecord
 from wamdiff2_core.tasks.grounding import GRID
 
@@ -157,3 +159,35 @@ def task_language(task: str, codec: ChatCodec, record: ServingRecord | None) -> 
     if task == "planning" and record is not None and record.planning is not None:
         return waypoint_language(codec, record.planning)
     return detection_language(codec) if task == "grounding" else None
+
+
+def task_decoding(
+    task: str, codec: ChatCodec, record: ServingRecord | None, decode: DecodeConfig
+) -> tuple[DecodeConfig, Automaton | None]:
+    """How a task's question is decoded, and the language of its answers.
+
+    Planning with a deadline takes its grammar even with `grammar: off`: a plan in time is of no use when it cannot be
+    read. The grammar stays off where it cannot be: above temperature 0, with a tokenizer that joins digits, and with a
+    length limit below the shortest answer.
+
+    Args:
+        task: name of a task; any other name is a free question.
+        codec: the checkpoint's.
+        record: gives the form of the planning task.
+        decode: as asked for.
+
+    Raises:
+        UserError: the grammar was asked for, and the tokenizer does not spell numbers digit by digit.
+    """
+    if decode.grammar == "task":
+        return decode, task_language(task, codec, record)
+    if not decode.deadline_ms or task != "planning" or decode.temperature > 0:
+        return decode, None
+    try:
+        language = task_language(task, codec, record)
+    except UserError:
+        return decode, None
+    columns = block_count(decode.max_new_tokens, decode.block_size) * decode.block_size
+    if language is None or language.shortest[0] > columns:
+        return decode, None
+    return replace(decode, grammar="task"), language
