@@ -40,6 +40,10 @@ def run_closed_loop(
     planner: Annotated[str, typer.Option(help="One of " + ", ".join(WORDS) + ", or a checkpoint folder.")] = "nano",
     link: Annotated[str, typer.Option(help="How a checkpoint is asked: ros or in-process.")] = "",
     latency: Annotated[str, typer.Option(help="When plans act: lockstep, measured, or milliseconds.")] = "lockstep",
+    deadline_ms: Annotated[float, typer.Option(
+        help="Wall-clock milliseconds that a checkpoint has for a plan; 0: as its record says. Answers then depend on "
+        "the machine, in lockstep too, where only simulated time waits: no drive with a deadline can be reproduced.",
+    )] = 0.0,
     out: Annotated[Path | None, typer.Option(help="Run folder; the default is runs/drive-TIME.")] = None,
     carla: Annotated[str, typer.Option(help="HOST:PORT of a running server; none: the embedded one is started.")] = "",
     maps: Annotated[Path | None, typer.Option(help="Folder of .xodr files, for towns of the embedded server.")] = None,
@@ -82,7 +86,7 @@ def run_closed_loop(
         raise UserError("arguments", "options, or -- --ros-args with ROS arguments", " ".join(context.args))
     if seed < 0:
         raise UserError("--seed", "0 or more", seed)
-    agent = AgentChoice.parse(planner, link)
+    agent = AgentChoice.parse(planner, link, deadline_ms)
     given = {name for name in context.params if _was_given(context, name)}
     if is_meant(bench2drive, agent, carla, passive):
         return run_wrapped(

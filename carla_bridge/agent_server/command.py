@@ -22,6 +22,9 @@ def agent_server(
     plan_every: Annotated[int, typer.Option(help="Ticks (of 50 ms) for which a plan is held.", min=1, max=20)] = 5,
     jpeg_quality: Annotated[int, typer.Option(help="JPEG round trip of every picture; 0: none.", min=0, max=100)] = 0,
     seed: Annotated[int, typer.Option(help="Of the random planner, or of sampling.")] = 0,
+    deadline_ms: Annotated[
+        float, typer.Option(help="Wall-clock milliseconds for a plan; 0: as the checkpoint's record says.")
+    ] = 0.0,
     with_parent: Annotated[int, typer.Option(help="End when this process, the parent, ends.", hidden=True)] = 0,
 ) -> None:
     """Serve a planner to leaderboard agents until Ctrl-C or SIGTERM; a `ready` line tells the port."""
@@ -36,8 +39,9 @@ def agent_server(
         end_with_parent(with_parent)
     if checkpoint != "random" and not Path(checkpoint).is_dir():
         raise UserError("--checkpoint", "a checkpoint folder, or random", checkpoint)
+    decode = {"deadline_ms": deadline_ms} if deadline_ms else {}
     with signals_as_interrupts():
-        planner = make_planner(checkpoint, device=device, seed=seed)
+        planner = make_planner(checkpoint, device=device, seed=seed, **decode)
         planner.warm_up()
         server = AgentServer(planner, str(checkpoint), port=port, every_ticks=plan_every, jpeg_quality=jpeg_quality)
         print(f"ready 127.0.0.1:{server.port} planner protocol {VERSION}", flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +30,7 @@ class AgentChoice:
         folder: checkpoint folder of `checkpoint`.
         camera: camera it sees; None for an agent without one.
         target_rule: target points it is shown.
+        deadline_ms: wall-clock milliseconds a checkpoint has for a plan; 0 for what its record says.
     """
 
     spec: str
@@ -37,19 +39,21 @@ class AgentChoice:
     folder: Path | None = None
     camera: CameraSpec | None = NANO_CAMERA
     target_rule: TargetRule = NANO_TASK.target_rule
+    deadline_ms: float = 0.0
 
     @classmethod
-    def parse(cls, spec: str, link: str = "") -> AgentChoice:
+    def parse(cls, spec: str, link: str = "", deadline_ms: float = 0.0) -> AgentChoice:
         """Read a word or a checkpoint folder; its serving record tells rig and targets, and those of the nano stand in
         where there is none.
 
         Args:
             spec: one of `WORDS`, or a folder.
             link: one of `LINKS`; empty for the usual one, which is `ros` for planners.
+            deadline_ms: see above.
 
         Raises:
-            UserError: neither a word nor a folder, a checkpoint that does not plan from one camera, or a link that this
-                agent does not have.
+            UserError: neither a word nor a folder, a checkpoint that does not plan from one camera, a link that this
+                agent does not have, or a deadline for another agent than a checkpoint.
         """
         if link and link not in LINKS:
             raise UserError("link", " or ".join(LINKS), link, did_you_mean(link, LINKS))
@@ -57,7 +61,11 @@ class AgentChoice:
         only = {"external": "ros", **dict.fromkeys(BUILT_IN, "in-process")}.get(choice.kind)
         if link and only and link != only:
             raise UserError("link", f"{only} for planner {spec}", link)
-        return replace(choice, link=only or link or "ros")
+        if not 0 <= deadline_ms < math.inf:
+            raise UserError("--deadline-ms", "milliseconds >= 0", deadline_ms)
+        if deadline_ms and choice.kind != "checkpoint":
+            raise UserError("--deadline-ms", f"none for planner {spec}, which starts no checkpoint", deadline_ms)
+        return replace(choice, link=only or link or "ros", deadline_ms=deadline_ms)
 
     @classmethod
     def _parse(cls, spec: str) -> AgentChoice:
@@ -112,7 +120,9 @@ class AgentChoice:
                 "constant-velocity": ConstantVelocity,
             }
             return made[self.kind]()
-        return InProcessPlanner(make_planner(self.folder or self.kind, device=device, seed=seed), self.needs, self.spec)
+        decode = {"deadline_ms": self.deadline_ms} if self.deadline_ms else {}
+        planner = make_planner(self.folder or self.kind, device=device, seed=seed, **decode)
+        return InProcessPlanner(planner, self.needs, self.spec)
 
 
 def nano_folder() -> Path:

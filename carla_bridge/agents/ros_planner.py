@@ -32,6 +32,8 @@ def planner_command(choice: AgentChoice, seed: int, device: str) -> list[str] | 
         "checkpoint": "random" if choice.folder is None else str(choice.folder.resolve()),
     }
     arguments = PLANNER_ON_BRIDGE.ros_arguments(values)
+    if choice.deadline_ms:
+        arguments += ["-p", f"deadline_ms:={choice.deadline_ms:f}"]
     return [sys.executable, "-m", "wamdiff2_ros.planner_node", *arguments, "-p", f"seed:={seed}"]
 
 

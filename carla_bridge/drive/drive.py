@@ -113,4 +113,5 @@ def new_results(config: DriveConfig, routes_wanted: int) -> DriveResults:
         walkers=config.walkers,
         scenarios=config.scenarios,
         blank_camera=config.blank_camera,
+        deadline_ms=config.agent.deadline_ms,
     )

@@ -199,6 +199,7 @@ class DriveResults(Strict):
         source: what signed the plans: checkpoint hash, or the name of the planner.
         latency_mode: `lockstep`, `measured`, `fixed`, or `live` in a world that somebody else moves.
         latency_ms: the delay of `fixed`, in simulated milliseconds.
+        deadline_ms: wall-clock milliseconds the drive gave the checkpoint for a plan; 0 for what its record says.
         plan_wait_s: wall-clock seconds the bridge waits for the plan of a frame before it goes on without.
         server: `embedded`, or `host:port` of a CARLA server.
         routes_file: file the routes came from.
@@ -245,6 +246,7 @@ class DriveResults(Strict):
     walkers: int = 0
     scenarios: bool = True
     blank_camera: bool = False
+    deadline_ms: float = 0.0
     error: str = ""
     schema: int = SCHEMA
 

@@ -264,9 +264,10 @@ def _warnings(run: Run, other: Run, pairs: tuple[Pair, ...]) -> list[str]:
         found.append(f"Not the same route under the same id (town, scenario or length differ): {', '.join(strange)}.")
     one, two = run.results, other.results
     if one is not None and two is not None:
-        for name, words in (("latency_mode", "latency mode"), ("seed", "seed"), ("server", "server"),
-                            ("vehicles", "number of background vehicles"), ("walkers", "number of walkers"),
-                            ("scenarios", "playing of scenarios"), ("blank_camera", "blanking of the camera")):
+        for name, words in (("latency_mode", "latency mode"), ("deadline_ms", "deadline"), ("seed", "seed"),
+                            ("server", "server"), ("vehicles", "number of background vehicles"),
+                            ("walkers", "number of walkers"), ("scenarios", "playing of scenarios"),
+                            ("blank_camera", "blanking of the camera")):
             if getattr(one, name) != getattr(two, name):
                 found.append(f"The {words} differs: {getattr(one, name)} against {getattr(two, name)}.")
     return found

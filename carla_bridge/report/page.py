@@ -224,9 +224,12 @@ def _drive_setup(results: DriveResults, towns: tuple[str, str]) -> list[tuple[st
     camera = results.planner_camera
     run, met = results.red_lights
     spread = results.spread_in_words() if results.repeats > 1 else []
+    limit = f"{results.deadline_ms:g} ms of wall time a plan: not reproducible"
+    deadline = [("deadline", limit)] if results.deadline_ms else []
     return [
         ("planner", f"{results.planner}, {results.link}"), ("plans signed by", results.source or "nobody"),
         ("latency mode", modes.get(results.latency_mode, results.latency_mode)),
+        *deadline,
         ("camera", "none" if camera is None else
          f"{camera.name}, {camera.width_px} x {camera.height_px} px, {camera.hfov_deg:g}° wide, "
          f"{camera.z_m:g} m above ground" + (", black for the planner" if results.blank_camera else "")),

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -256,3 +257,22 @@ def test_drive_sees_the_rig_and_targets_of_the_checkpoint(tmp_path):
     assert (choice.camera.name, choice.camera.hfov_deg) == ("wide", 110.0)
     assert choice.target_rule.kind == "plan_points"
     assert f'planner:="{tmp_path}"' in planner_command(choice, seed=0, device="cpu")
+
+
+def test_a_deadline_reaches_the_planner_over_either_link(nano_folder):
+    over_ros = AgentChoice.parse(str(nano_folder), deadline_ms=80)
+    assert "deadline_ms:=80.000000" in planner_command(over_ros, seed=0, device="cpu")
+    assert not any("deadline" in word for word in planner_command(replace(over_ros, deadline_ms=0.0), 0, "cpu"))
+    in_process = AgentChoice.parse(str(nano_folder), "in-process", 80)
+    decode = in_process.make(0, "cpu")._planner.decode
+    assert (decode.deadline_ms, decode.grammar) == (80, "task")
+
+
+@pytest.mark.parametrize(("planner", "deadline_ms", "expected"), [
+    ("expert", 80.0, "none for planner expert"), ("random", 80.0, "none for planner random"),
+    ("external", 80.0, "none for planner external"), ("expert", -1.0, "milliseconds >= 0"),
+    ("expert", float("nan"), "milliseconds >= 0"),
+])
+def test_a_deadline_that_has_no_meaning_is_refused(planner, deadline_ms, expected):
+    with pytest.raises(UserError, match=f"--deadline-ms: expected {expected}"):
+        AgentChoice.parse(planner, deadline_ms=deadline_ms)

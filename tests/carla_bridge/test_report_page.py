@@ -124,6 +124,14 @@ def test_the_film_sees_from_above_what_is_near_the_car(run_folder):
     assert not (pane == LANE).all(axis=-1).any()
 
 
+def test_a_page_tells_of_a_deadline_where_there_was_one(run_folder):
+    write_report(run_folder)
+    assert "not reproducible" not in (run_folder / "index.html").read_text()
+    replace(DriveResults.load(run_folder), deadline_ms=80.5).save(run_folder)
+    write_report(run_folder)
+    assert "80.5 ms of wall time a plan: not reproducible" in (run_folder / "index.html").read_text()
+
+
 def test_run_without_pictures_gives_a_page_and_no_film(run_folder):
     results = DriveResults.load(run_folder)
     replace(results, routes=(), error="the planner node ended before it was ready").save(run_folder)

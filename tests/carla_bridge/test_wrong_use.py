@@ -25,6 +25,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(("arguments", "field", "fix"), [
     (["--seed", "-1"], "--seed: expected 0 or more, got -1", ""),
+    (["--deadline-ms", "-1"], "--deadline-ms: expected milliseconds >= 0, got -1.0", ""),
     (["--maps", "empty"], "--maps: expected a folder of .xodr files, got empty without any", ""),
     (["--maps", "nowhere"], "--maps: expected a folder of .xodr files, got nowhere", ""),
     (["--routes", "routes.xml"], "town in --routes: expected the name of a town, got Town77", "given as --maps"),

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.core.brute_force import logits_of_block
-from tests.core.doubles import MASK, FakeClock, random_inputs, tiny_model, timed
+from tests.core.doubles import MASK, FakeClock, random_inputs, timed, tiny_model
 from tests.core.test_decode_trace import STRATEGIES, CountReads, generator
 from wamdiff2_core.config import DecodeConfig, parse
 from wamdiff2_core.decode import Generation, Generator

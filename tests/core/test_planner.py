@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.core.doubles import EOS, MASK, MS, byte_tokenizer, tiny_model, timed
+from tests.core.doubles import EOS, MASK, MS, byte_tokenizer, timed, tiny_model
 from wamdiff2_core.checks import check_waypoints
 from wamdiff2_core.config import CameraSpec, DecodeConfig, ImagePolicy, PlanningTask
 from wamdiff2_core.errors import UserError

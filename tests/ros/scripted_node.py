@@ -43,7 +43,8 @@ class ScriptedPlanner:
             return Plan(observation.stamp_ns, None, "1.0,x", check=Check(False, "not waypoints"), source="scripted")
         x_m = observation.ego.speed_mps * 0.5 * np.arange(1, 7)
         waypoints = Waypoints(np.stack([x_m, np.zeros(6)], axis=1), 0.5)
-        return Plan(observation.stamp_ns, waypoints, "text", DecodeStats(3.0, 4.5, 5, 4, 2, 33, 6, 3, 1.5), source="scripted")
+        stats = DecodeStats(3.0, 4.5, 5, 4, 2, 33, 6, 3, 1.5)
+        return Plan(observation.stamp_ns, waypoints, "text", stats, source="scripted")
 
 
 if __name__ == "__main__":

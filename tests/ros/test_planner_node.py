@@ -126,6 +126,28 @@ def test_planner_that_raises_is_reported_and_the_node_lives(start_scripted, peer
     assert "Traceback" in node.output
 
 
+def test_deadline_and_grammar_of_the_parameters_reach_the_checkpoint(nano_folder):
+    from wamdiff2_core.serving_record import ServingRecord
+    from wamdiff2_ros.params import PlannerParameters
+    from wamdiff2_ros.planner_node import planner_from
+
+    record = ServingRecord.load(nano_folder).decode
+    assert planner_from(PlannerParameters(str(nano_folder))).decode == record
+    hurried = planner_from(PlannerParameters(str(nano_folder), deadline_ms=40.0)).decode
+    assert (hurried.deadline_ms, hurried.grammar) == (40.0, "task")
+    assert planner_from(PlannerParameters(str(nano_folder), grammar="task")).decode.grammar == "task"
+
+
+def test_diagnostics_tell_of_hurry_and_lateness(start_scripted, peer):
+    start_scripted("--ros-args", "-p", "planner:=scripted", "-p", "diagnostics_period_s:=0.1")
+    peer.wait_ready()
+    peer.send_partners(T0_NS)
+    peer.send_image(T0_NS)
+    assert peer.spin_until(lambda: statuses(peer) and "overshoot_ms" in values(statuses(peer)[-1]))
+    told = values(statuses(peer)[-1])
+    assert [told[name] for name in ("interventions", "hurried_steps", "overshoot_ms")] == ["6", "3", "1.5"]
+
+
 def test_not_ready_and_no_plan_before_warm_up(start_scripted, peer, tmp_path):
     loaded = tmp_path / "loaded"
     parameters = ("-p", "planner:=scripted", "-p", "diagnostics_period_s:=0.1")
@@ -196,6 +218,8 @@ def test_signal_ends_the_node_with_code_0(start_scripted, peer, signum):
         (("--ros-args", "-p", "planner:=random", "-p", "sync_tolerance_s:=9.0"), "expected float in 0..1, got 9.0"),
         (("--ros-args", "-p", "planner:=random", "-p", "sync_tolerance_s:=0"), "write 0.0"),
         (("--ros-args", "-p", "planner:=random", "-p", "image_transport:=compresed"), "did you mean 'compressed'?"),
+        (("--ros-args", "-p", "planner:=random", "-p", "deadline_ms:=-1.0"), "expected float in 0..60000, got -1.0"),
+        (("--ros-args", "-p", "planner:=random", "-p", "grammar:=tusk"), "did you mean 'task'?"),
         (("--ros-args", "--params-file", "/nowhere.yaml"), "/nowhere.yaml"),
         (("--ros-args", "--no-such-flag"), "--no-such-flag"),
         (("--ros-args", "-p", "planner:=/nowhere"), "/nowhere"),

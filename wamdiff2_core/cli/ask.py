@@ -94,7 +94,8 @@ def ask(
         str | None, typer.Option(help="off, or task: only answers that planning or grounding can read.")
     ] = None,
     deadline_ms: Annotated[
-        float | None, typer.Option(help="Wall-clock milliseconds for the answer, bounding a plan by the grammar; 0: none.")
+        float | None,
+        typer.Option(help="Wall-clock milliseconds for the answer; binds a plan to the grammar; 0: none."),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or npu.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
@@ -291,8 +292,9 @@ def _stats(stats: DecodeStats) -> str:
     hurried = f", {stats.hurried_steps} of them hurried" if stats.hurried_steps else ""
     late = f"; {stats.overshoot_ms:.0f} ms after the deadline" if stats.overshoot_ms else ""
     return (
-        f"{stats.tokens} tokens in {stats.forwards} forwards ({rate:.1f} a forward), {stats.blocks} blocks, {stats.steps} "
-        f"steps{hurried}{chosen}; prefill {stats.prefill_ms:.0f} ms, decode {stats.decode_ms:.0f} ms{late}"
+        f"{stats.tokens} tokens in {stats.forwards} forwards ({rate:.1f} a forward), {stats.blocks} blocks, "
+        f"{stats.steps} steps{hurried}{chosen}; "
+        f"prefill {stats.prefill_ms:.0f} ms, decode {stats.decode_ms:.0f} ms{late}"
     )
 
 

@@ -64,7 +64,7 @@ def predict(
     deadline_ms: Annotated[
         float | None,
         typer.Option("--deadline_ms", help="Wall-clock milliseconds for an answer, which then depends on the machine; "
-                     "bounds plans by the grammar; 0: none (0)."),
+                     "binds plans to the grammar; 0: none (0)."),
     ] = None,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or npu.")] = "auto",
     dtype: Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16 or float16.")] = "auto",

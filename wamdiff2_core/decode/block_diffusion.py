@@ -38,7 +38,7 @@ class DecodedBatch:
         interventions: (N, columns) bool, tokens where a grammar chose another than the model; None without grammars.
         hurried: (N,) steps in which the deadline fixed tokens that the strategy would have left open; None without.
         overshoot_ms: how late the batch was, 0 when it was not.
-        pace: how long its steps took; None without a deadline.
+        pace: how long its steps took; as it was given without a deadline.
     """
 
     ids: Tensor
@@ -75,7 +75,7 @@ class UniformDraws:
 def decode_blocks(
     model: BlockModel, requests: Sequence[ModelInputs], config: DecodeConfig, mask_token_id: int, eos_token_id: int,
     trace: bool = False, grammars: Sequence[Automaton | None] | None = None, full_head: bool = False,
-    began_ns: int | None = None, clock: Clock = CLOCK, last: Pace | None = None,
+    began_ns: int | None = None, clock: Clock = CLOCK, pace: Pace | None = None,
 ) -> DecodedBatch:
     """Decode a batch by block diffusion.
 
@@ -90,16 +90,16 @@ def decode_blocks(
         full_head: see `Constraint`.
         began_ns: when the time of a deadline began, on `clock`; None is now.
         clock: monotonic nanoseconds.
-        last: pace of the last batch of this size, for a deadline's first guesses.
+        pace: of the last batch of this size, for a deadline's first guesses.
     """
     size, counts = config.block_size, schedule(config.block_size, config.denoising_steps)
     blocks, rows = block_count(config.max_new_tokens, size), len(requests)
     started_ns = clock()
     prompt = model.prefill(requests, size, blocks * size)
-    budget = None
+    budget: Budget | None = None
     if config.deadline_ms:
         prompt[:1, :1].cpu()  # an accelerator is done with the prompt, not only told of it
-        budget = Budget(config, blocks, started_ns if began_ns is None else began_ns, clock, last)
+        budget = Budget(config, blocks, started_ns if began_ns is None else began_ns, clock, pace)
     prefilled_ns = clock()
 
     ids = torch.full((rows, blocks * size), eos_token_id, device=model.device)
@@ -109,7 +109,7 @@ def decode_blocks(
     recorder = TraceRecorder(rows, blocks * size, model.device) if trace else None
     hurried = torch.zeros(rows, dtype=torch.long, device=model.device) if budget is not None else None
     finished = torch.zeros(rows, 1, dtype=torch.bool, device=model.device)
-    constraint, intervened, pace, overshoot_ms = None, None, None, 0.0
+    constraint, intervened, overshoot_ms = None, None, 0.0
     if grammars is not None:
         constraint = Constraint(grammars, blocks * size, model, mask_token_id, full_head)
         intervened = torch.zeros_like(ids, dtype=torch.bool)

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoTokenizer
 
 from tests.conftest import ROOT
-from tests.core.doubles import EOS, MASK, byte_tokenizer, random_inputs, tiny_model, timed
+from tests.core.doubles import EOS, MASK, byte_tokenizer, random_inputs, timed, tiny_model
 from tests.core.grammar.walker import codec_of
 from tests.core.qwen_vocabulary import write_random_qwen
 from wamdiff2_core.chat import ChatCodec, ModelInputs
