@@ -101,7 +101,7 @@ def run_pretraining(
 
 
 def evaluate(
-    checkpoint: Annotated[Path, typer.Argument(help="Checkpoint folder.")],
+    checkpoint: Annotated[str, typer.Argument(help="Checkpoint folder, or the folder of a training; RUN@best.")],
     data: Annotated[Path, typer.Argument(help="Conversation file with the right answers; tasks may be mixed.")],
     by: Annotated[list[str] | None, typer.Option(
         help="Key of the samples to split results by, such as light.state; may be given again. "
@@ -124,6 +124,7 @@ def evaluate(
 
     import torch
 
+    from training.checkpoints import resolve_checkpoint
     from training.evaluate import evaluate_checkpoint
 
     torch.set_num_threads(threads)
@@ -131,6 +132,7 @@ def evaluate(
              "denoising_steps": steps}
     decode = {name: value for name, value in given.items() if value is not None}
     result = evaluate_checkpoint(
-        checkpoint, data, limit=limit, decode=decode, by=by or (), control=control, batch_size=batch_size
+        resolve_checkpoint(checkpoint, "CHECKPOINT"), data, limit=limit, decode=decode, by=by or (), control=control,
+        batch_size=batch_size,
     )
     typer.echo(json.dumps(result, indent=1, ensure_ascii=False))

@@ -30,6 +30,13 @@ def test_without_a_stage_file_it_says_what_it_wants() -> None:
     assert done.stderr.strip() == "error: CONFIG_PATH: expected a stage file, got nothing"
 
 
+@pytest.mark.skipif(not HERE.exists() or Path(sys.prefix) != ROOT / ".venv", reason="runs the checkout's own .venv")
+def test_a_stage_that_cannot_be_run_ends_with_the_code_of_wrong_use() -> None:
+    done = train_sh(CONFIG_PATH="nowhere.yaml", NUM_GPUS="1")
+    assert done.returncode == 2
+    assert done.stderr.strip() == "error: CONFIG: expected a YAML file, got nowhere.yaml (no such file)"
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="the CPU launch is for machines without accelerators")
 @pytest.mark.skipif(not HERE.exists() or Path(sys.prefix) != ROOT / ".venv", reason="runs the checkout's own .venv")
