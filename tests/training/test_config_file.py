@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from training.config_file import load_stage
+from training.config_file import load_stage, load_vision
 from wamdiff2_core.errors import UserError
 
 CONFIGS = Path(__file__).resolve().parents[2] / "training" / "configs"
 STAGES = sorted(path for folder in ("2b", "8b", "nano", "debug") for path in (CONFIGS / folder).glob("*.yaml")
-                if path.name != "base.yaml")
+                if path.stem != "vision" and path.name != "base.yaml")
 UPSTREAM_BLOCK = """
 seed: 42
 step_scheduler: {global_batch_size: 128, local_batch_size: 4, ckpt_every_steps: 100, num_epochs: 5}
@@ -136,3 +136,9 @@ def test_published_optimiser_settings_stand_in_the_large_stages() -> None:
             assert (config.run.epochs, config.optimizer.weight_decay, config.optimizer.warmup_share) == (5, 0.05, 0.1)
         distil, _ = load_stage(CONFIGS / size / "distil_b32.yaml")
         assert (distil.optimizer.lr, distil.optimizer.merger_lr, distil.optimizer.vision_lr) == (2e-6, 2e-6, 2e-6)
+
+
+def test_the_nano_s_vision_file_is_valid_and_opens_with_its_launch_line() -> None:
+    file = CONFIGS / "nano" / "vision.yaml"
+    assert load_vision(file).run.precision == "fp32"
+    assert "wamdiff2 pretrain-vision training/configs/nano/vision.yaml" in file.read_text().splitlines()[1]
