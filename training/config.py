@@ -279,8 +279,8 @@ class VisionConfig(Strict):
     Attributes:
         out: folder of checkpoints and log.
         train: conversation files. Lines of one picture belong together: `objects` (`label`, `bbox_2d` in thousandths,
-            `distance_m`) of any of them are what it shows; lines with the key `question` ask, and their answer is a
-            class.
+            `distance_m`) of a planning line (`waypoints_m`), which may have none, are what it shows; lines with the
+            key `question` ask, and the wording of their answer is a class.
         validation: likewise.
         init: checkpoint folder, or folder of an earlier run, whose vision tower is gone on with; None begins anew.
         shape: of the model.

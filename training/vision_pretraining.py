@@ -76,7 +76,7 @@ def read_pictures(files: Sequence[str]) -> list[Picture]:
             picture = found.setdefault(sample.images[0], Picture(sample.images[0]))
             if "question" in sample.extra:
                 picture.answers[str(sample.extra["question"])] = sample.answer
-            elif "situation" in sample.extra and "waypoints_m" in sample.extra:
+            elif "waypoints_m" in sample.extra:
                 picture.objects = [
                     (str(o["label"]), tuple(v / BOX_UNITS for v in o["bbox_2d"]), float(o["distance_m"]))
                     for o in sample.extra.get("objects", ())
