@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from training.checkpoints import checkpoints, resolve_checkpoint
-from training.config import StageConfig, contents, leaves, schedule_steps, stage_record
+from training.checkpoints import check_folder, checkpoints, claim_folder, resolve_checkpoint
+from training.config import StageConfig, contents, schedule_steps, stage_record
 from training.data.encode import EncodedSample, LengthLimits, SampleEncoder
 from training.data.loader import StepLoader
 from training.data.mixture import Mixture
@@ -22,16 +21,12 @@ from training.layout import View
 from training.parallel import Parallel, make_parallel
 from training.stages.stage import Stage, TokenIds
 from wamdiff2_core.errors import UserError
-from wamdiff2_core.journal import replace_file
-from wamdiff2_core.outputs import writable_folder
 from wamdiff2_core.serving_record import ServingRecord
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
     from training.stages.block_distillation import Teacher
-
-STAGE_NAME = "stage.json"
 
 
 @dataclass
@@ -95,22 +90,12 @@ def check_stage(config: StageConfig) -> None:
         resolve_checkpoint(config.init, "init")
     if config.distillation is not None:
         resolve_checkpoint(config.distillation.teacher.checkpoint, "distillation.teacher.checkpoint")
-    out = writable_folder(Path(config.out), "out")
-    note = out / STAGE_NAME
-    if not note.exists() and any(out.iterdir()):
-        raise UserError("out", "an empty folder, or one of an earlier training", str(out), "choose another --out")
-    if note.exists() and checkpoints(out):
-        asked, found = leaves(contents(config)), leaves(json.loads(note.read_text()))
-        differing = [f"{key} {found.get(key)!r} (now {asked.get(key)!r})" for key in sorted({*asked, *found})
-                     if found.get(key) != asked.get(key)]
-        if differing:
-            raise UserError("out", "an empty folder, or that of this very stage", f"{out}: {', '.join(differing)}",
-                            "choose another --out")
+    check_folder(Path(config.out), contents(config))
 
 
 def claim(config: StageConfig) -> None:
     """Note in `config.out` which stage it holds."""
-    replace_file(Path(config.out) / STAGE_NAME, json.dumps(contents(config), indent=1) + "\n")
+    claim_folder(Path(config.out), contents(config))
 
 
 def make_accelerator(config: StageConfig) -> Accelerator:

@@ -8,14 +8,54 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from training.config import leaves
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.journal import replace_file
+from wamdiff2_core.outputs import writable_folder
 
+STAGE_NAME, LOG_NAME = "stage.json", "log.jsonl"
 STEP_NAME = "trainer.json"
 BEST_NAME = "best.json"
+
+
+def check_folder(out: Path, contents: Mapping[str, Any]) -> None:
+    """Make a run's folder, or see that it is this run's.
+
+    Args:
+        out: of the run.
+        contents: what decides its weights, plain JSON.
+
+    Raises:
+        UserError: it cannot be written to, or holds another run or something else.
+    """
+    writable_folder(out, "out")
+    note = out / STAGE_NAME
+    if not note.exists() and any(out.iterdir()):
+        raise UserError("out", "an empty folder, or one of an earlier training", str(out), "choose another --out")
+    if note.exists() and checkpoints(out):
+        asked, found = leaves(contents), leaves(json.loads(note.read_text()))
+        differing = [f"{key} {found.get(key)!r} (now {asked.get(key)!r})" for key in sorted({*asked, *found})
+                     if found.get(key) != asked.get(key)]
+        if differing:
+            raise UserError("out", "an empty folder, or that of this very stage", f"{out}: {', '.join(differing)}",
+                            "choose another --out")
+
+
+def claim_folder(out: Path, contents: Mapping[str, Any]) -> None:
+    """Note in a run's folder which run it holds."""
+    replace_file(out / STAGE_NAME, json.dumps(contents, indent=1) + "\n")
+
+
+def shorten_log(out: Path, step: int) -> None:
+    """Take lines of steps behind `step`, where a run goes on, off its log."""
+    log = out / LOG_NAME
+    if log.exists():
+        lines = [line for line in log.read_text().splitlines() if json.loads(line)["step"] <= step]
+        replace_file(log, "".join(line + "\n" for line in lines))
 
 
 def checkpoints(out: Path) -> list[Path]:

@@ -31,7 +31,8 @@ def run_stage(
         TimeRemainingColumn,
     )
 
-    from training.assembly import STAGE_NAME, assemble, check_stage, claim, make_accelerator
+    from training.assembly import assemble, check_stage, claim, make_accelerator
+    from training.checkpoints import STAGE_NAME
     from training.config_file import load_stage
     from training.plan import plan_lines
     from training.trainer import Trainer
@@ -82,16 +83,18 @@ def run_pretraining(
     from accelerate import Accelerator
     from rich.console import Console
 
+    from training.checkpoints import check_folder, claim_folder
+    from training.config import contents
     from training.config_file import load_vision
     from training.vision_pretraining import VisionPretraining
-    from wamdiff2_core.outputs import writable_folder
 
     stage = load_vision(config, context.args)
-    writable_folder(Path(stage.out), "out")
+    check_folder(Path(stage.out), contents(stage))
     console = Console(stderr=True)
     accelerator = Accelerator(cpu=True)
     training = VisionPretraining(stage, accelerator)
     if accelerator.is_main_process:
+        claim_folder(Path(stage.out), contents(stage))
         answers = sum(len(known) for known in training.classes.answers.values())
         console.print(f"{len(training.pictures):,} pictures, {len(training.classes.labels)} labels, {answers} answers "
                       f"to {len(training.classes.answers)} questions, step {training.step} of {training.steps}")

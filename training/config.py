@@ -328,7 +328,7 @@ def stage_record(config: StageConfig, mask_token_id: int, eos_token_id: int) -> 
     )
 
 
-def contents(config: StageConfig) -> dict[str, Any]:
+def contents(config: StageConfig | VisionConfig) -> dict[str, Any]:
     """What decides the weights, as plain JSON: everything but where and at which pace it runs."""
     import json
     from dataclasses import asdict
@@ -336,6 +336,6 @@ def contents(config: StageConfig) -> dict[str, Any]:
     tree: dict[str, Any] = json.loads(json.dumps(asdict(config)))
     decisive = ("epochs", "steps", "global_batch", "seed", "precision")
     tree["run"] = {key: tree["run"][key] for key in decisive}
-    tree["data"] = {key: value for key, value in tree["data"].items() if key != "workers"}
+    tree.get("data", {}).pop("workers", None)
     del tree["out"]
     return tree

@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from training.checkpoints import resolve_checkpoint
-from training.trainer import LOG_NAME
+from training.checkpoints import LOG_NAME, resolve_checkpoint
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.outputs import disk_errors_named
 

@@ -22,13 +22,12 @@ import torch
 from torch import Tensor
 
 from training import seeds
-from training.checkpoints import CheckpointWriter, checkpoints, step_of
+from training.checkpoints import LOG_NAME, CheckpointWriter, checkpoints, shorten_log, step_of
 from training.config import StageConfig
 from training.losses import Totals
 from training.optimizer import share_of_peak
 from training.stages.stage import Prepared, Slots
 from wamdiff2_core.errors import UserError
-from wamdiff2_core.journal import replace_file
 from wamdiff2_core.outputs import disk_errors_named
 
 if TYPE_CHECKING:
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
 
     from training.assembly import Assembly
     from training.data.encode import EncodedSample
-
-LOG_NAME = "log.jsonl"
 
 
 class Trainer:
@@ -209,10 +206,8 @@ class Trainer:
             return
         self.step = step_of(found[-1])
         self._parts.parallel.load_state(found[-1])
-        log = self.out / LOG_NAME
-        if log.exists() and self._accelerator.is_main_process:
-            lines = [line for line in log.read_text().splitlines() if json.loads(line)["step"] <= self.step]
-            replace_file(log, "".join(line + "\n" for line in lines))
+        if self._accelerator.is_main_process:
+            shorten_log(self.out, self.step)
 
     def _log(self, line: dict[str, Any]) -> None:
         if self._accelerator.is_main_process:

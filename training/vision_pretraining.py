@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from training import seeds
-from training.checkpoints import CheckpointWriter, checkpoints, resolve_checkpoint, step_of
+from training.checkpoints import LOG_NAME, CheckpointWriter, checkpoints, resolve_checkpoint, shorten_log, step_of
 from training.config import VisionConfig, schedule_steps
 from training.data.pixels import encode_images
 from training.forward import written_attention
@@ -198,7 +198,7 @@ class Head(nn.Module):
 
 
 class VisionPretraining:
-    """Trains the vision tower of a fresh model.
+    """Trains the vision tower of a fresh model, on the CPU; processes share each step's pictures.
 
     Attributes:
         pictures: that are learnt from.
@@ -235,16 +235,18 @@ class VisionPretraining:
             self.head = Head(config.shape.text_width * (1 + len(config.shape.deepstack_layers)), self.classes)
         self._encoder = VisionEncoder(visual, written_attention)
         dtype = torch.bfloat16 if config.run.precision == "bf16" else torch.float32
-        parts = nn.ModuleDict({"visual": visual, "head": self.head}).to(accelerator.device)
+        parts = nn.ModuleDict({"visual": visual, "head": self.head})
         self._master = MasterWeights(parts, config.optimizer, dtype)
         self._writer = CheckpointWriter(self.out, config.run.keep)
         self.steps = schedule_steps(config.run, len(self.pictures))
-        self.step = 0
+        self.step, self._epoch, self._order = 0, -1, torch.empty(0)
         if found := checkpoints(self.out):
             from safetensors.torch import load_file
 
             self.step = step_of(found[-1])
             self._master.load_state(load_file(found[-1] / STATE_NAME))
+            if accelerator.is_main_process:
+                shorten_log(self.out, self.step)
 
     def train(self) -> Iterator[dict[str, float]]:
         """Take the remaining steps; gives every line that is logged."""
@@ -269,7 +271,7 @@ class VisionPretraining:
                 if self._validation and (self.step % run.validate_every == 0 or last):
                     line.update(self.validate())
                 if rank == 0:
-                    with (self.out / "log.jsonl").open("a") as log:
+                    with (self.out / LOG_NAME).open("a") as log:
                         log.write(json.dumps(line) + "\n")
                 yield line
                 since, taken, sums = time.monotonic(), 0, Counter()
@@ -350,12 +352,14 @@ class VisionPretraining:
         return cells.float(), [logits.float() for logits in answers], targets(pictures, self.classes, rows, columns)
 
     def _chosen(self, step: int) -> list[int]:
-        """Pictures of a step: passes over all of them, each in an order of its own."""
+        """Pictures of a step: passes over all of them, each in an order of its own, which is kept while it lasts."""
         size, count = self.config.run.global_batch, len(self.pictures)
         chosen: list[int] = []
         position = step * size
         while len(chosen) < size:
             epoch, place = divmod(position + len(chosen), count)
-            order = torch.randperm(count, generator=seeds.generator(self.config.run.seed, epoch))
-            chosen += order[place : place + size - len(chosen)].tolist()
+            if epoch != self._epoch:
+                self._epoch = epoch
+                self._order = torch.randperm(count, generator=seeds.generator(self.config.run.seed, epoch))
+            chosen += self._order[place : place + size - len(chosen)].tolist()
         return chosen

@@ -15,9 +15,10 @@ from PIL import Image
 from training.checkpoints import checkpoints
 from training.config_file import load_vision
 from training.vision_pretraining import FAR_M, Classes, Picture, VisionPretraining, read_pictures, targets
+from wamdiff2_core.cli.main import main
 from wamdiff2_core.errors import UserError
 
-ONE_PROCESS = SimpleNamespace(process_index=0, num_processes=1, device=torch.device("cpu"))
+ONE_PROCESS = SimpleNamespace(process_index=0, num_processes=1, is_main_process=True)
 COLOURS = {"red square": (220, 30, 30), "green square": (30, 200, 30)}
 SIZE = (128, 64)
 
@@ -183,3 +184,20 @@ def test_files_that_tell_nothing_are_refused(tmp_path: Path, lines: str) -> None
     file.write_text(lines + "\n")
     with pytest.raises(UserError, match="objects"):
         pretraining(tmp_path, [str(file)])
+
+
+def test_a_folder_of_another_run_or_of_something_else_is_refused_by_the_command(tmp_path: Path, capsys) -> None:
+    train = write_set(tmp_path / "train", 40, 1)
+    pretraining(tmp_path, train)  # writes the file
+    given = ["pretrain-vision", str(tmp_path / "vision.yaml"), "--train", f"[{','.join(train)}]", "--out"]
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "thesis.txt").write_text("mine")
+    assert main([*given, str(tmp_path / "foreign")]) == 2
+    assert "out: expected an empty folder" in capsys.readouterr().err
+    out = tmp_path / "run"
+    assert main([*given, str(out)]) == 0
+    assert main([*given, str(out), "--shape.vision_width", "64"]) == 2
+    assert "shape.vision_width 32 (now 64)" in " ".join(capsys.readouterr().err.split())
+    assert main([*given, str(out)]) == 0
+    steps = [json.loads(line)["step"] for line in (out / "log.jsonl").read_text().splitlines()]
+    assert steps == [2, 4, 6]
