@@ -80,7 +80,7 @@ def decode(
     """The ladder: Hugging Face, our AR, block diffusion as published, ours; equal lengths, turn about in one run."""
     from wamdiff2_core.bench import ladder
     from wamdiff2_core.bench.machine import Floor, Machine, Rates, peak_memory_gib
-    from wamdiff2_core.bench.report import plot, report, show, write_json
+    from wamdiff2_core.bench.report import deliver, plot, report
     from wamdiff2_core.bench.subjects import find_shape
     from wamdiff2_core.model.checkpoint import read_model_config
     from wamdiff2_core.serving_record import ServingRecord
@@ -117,10 +117,8 @@ def decode(
         confidence_threshold=subject.decode.confidence_threshold, parent=None if parent is None else str(parent),
         peak_memory_gib=peak_memory_gib(subject.device),
     )
-    show(f"{subject.name}: {len(lengths)} prompts, {sum(lengths) / len(lengths):.0f} tokens an answer in every row, "
-         f"{rounds} rounds, {subject.decode.strategy}", result)
-    if json_file is not None:
-        write_json(result, json_file)
+    deliver(f"{subject.name}: {len(lengths)} prompts, {sum(lengths) / len(lengths):.0f} tokens an answer in every row, "
+            f"{rounds} rounds, {subject.decode.strategy}", result, json_file)
     if plot_file is not None:
         plot(result, plot_file)
 
@@ -140,7 +138,7 @@ def prefill(
     """Pictures and prompts by length: ours and Hugging Face's."""
     from wamdiff2_core.bench.machine import Floor, Machine, Rates, peak_memory_gib
     from wamdiff2_core.bench.parts import measure_prefill, prefill_calls, prefill_ratios
-    from wamdiff2_core.bench.report import report, show, write_json
+    from wamdiff2_core.bench.report import deliver, report
 
     _at_least_one(rounds=rounds)
     words = _integers("lengths", lengths)
@@ -156,9 +154,7 @@ def prefill(
         subject.name, rows, Machine.of(subject.device), prefill_ratios(rows), rates, dtype=_dtype_of(subject),
         rounds=rounds, load_ms=subject.load_ms, peak_memory_gib=peak_memory_gib(subject.device),
     )
-    show(f"{subject.name}: picture and prompt, {rounds} rounds", result)
-    if json_file is not None:
-        write_json(result, json_file)
+    deliver(f"{subject.name}: picture and prompt, {rounds} rounds", result, json_file)
 
 
 @bench.command()
@@ -174,7 +170,7 @@ def plan(
     """`Planner.plan` on one picture, from observation to checked waypoints."""
     from wamdiff2_core.bench.machine import Machine, peak_memory_gib
     from wamdiff2_core.bench.parts import measure_plan
-    from wamdiff2_core.bench.report import report, show, write_json
+    from wamdiff2_core.bench.report import deliver, report
 
     _at_least_one(rounds=rounds)
     folder = checkpoint or DEFAULT_CHECKPOINT
@@ -188,9 +184,7 @@ def plan(
     result = report(
         str(folder), rows, Machine.of(used), {}, dtype=dtype, rounds=rounds, peak_memory_gib=peak_memory_gib(used)
     )
-    show(f"{folder}: Planner.plan, {rounds} rounds", result)
-    if json_file is not None:
-        write_json(result, json_file)
+    deliver(f"{folder}: Planner.plan, {rounds} rounds", result, json_file)
 
 
 def _target(checkpoint: Path | None, shape: str | None, **own: Path | None) -> Path | None:

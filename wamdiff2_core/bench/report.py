@@ -86,10 +86,12 @@ def show(title: str, result: Mapping[str, Any]) -> None:
     console.print(f"peak memory {result['peak_memory_gib']:.2f} GiB")
 
 
-def write_json(result: Mapping[str, Any], file: Path) -> None:
-    """Write the object; a full disk is an `OSError` that names the file."""
-    with disk_errors_named(file):
-        file.write_text(json.dumps(result, indent=1) + "\n")
+def deliver(title: str, result: Mapping[str, Any], json_file: Path | None) -> None:
+    """`show`, and write the object to `json_file` if there is one; a full disk is an `OSError` that names the file."""
+    show(title, result)
+    if json_file is not None:
+        with disk_errors_named(json_file):
+            json_file.write_text(json.dumps(result, indent=1) + "\n")
 
 
 def plot(result: Mapping[str, Any], file: Path) -> None:
