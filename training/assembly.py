@@ -136,7 +136,10 @@ def assemble(config: StageConfig, accelerator: Accelerator) -> Assembly:
     if run.activation_checkpointing:
         stock.activation_checkpointing_enable({"use_reentrant": False})
     dtype = torch.bfloat16 if run.precision == "bf16" else torch.float32
-    model = AnswerModel(stock, kernel=kernel, stock_vision=sharded)
+    model = AnswerModel(
+        stock, kernel=kernel, stock_vision=sharded, frozen_vision=config.optimizer.vision_frozen,
+        kept_images=run.kept_images,
+    )
     parallel = make_parallel(model, config.optimizer, dtype, accelerator)
     pad = special.eos if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
     ids = TokenIds(pad, special.eos, special.mask, int(stock.config.image_token_id), config.data.prompt_multiple)

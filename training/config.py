@@ -164,8 +164,8 @@ class OptimizerConfig(Strict):
 
     Attributes:
         lr: peak learning rate of the language model.
-        vision_lr: of the vision tower without its mergers; None is `lr`.
-        merger_lr: of the mergers between vision and language; None is `lr`.
+        vision_lr: of the vision tower without its mergers; None is `lr`, 0 freezes it.
+        merger_lr: of the mergers between vision and language; None is `lr`, 0 freezes them. Both or none are frozen.
         min_lr_share: last learning rate as a share of the peak.
         warmup_share: share of the steps with a linear rise from 0.
         warmup_steps: steps of the rise; 0 takes `warmup_share`.
@@ -185,13 +185,22 @@ class OptimizerConfig(Strict):
     clip_norm: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("lr", "vision_lr", "merger_lr", "clip_norm"):
+        for name in ("lr", "clip_norm"):
+            _require(0 < getattr(self, name) < math.inf, name, "a finite number > 0", getattr(self, name))
+        for name in ("vision_lr", "merger_lr"):
             value = getattr(self, name)
-            _require(value is None or 0 < value < math.inf, name, "a finite number > 0", value)
+            _require(value is None or 0 <= value < math.inf, name, "a finite number >= 0", value)
+        _require((self.vision_lr == 0) == (self.merger_lr == 0), "vision_lr, merger_lr", "both 0 (frozen) or none",
+                 (self.vision_lr, self.merger_lr))
         for name in ("min_lr_share", "warmup_share"):
             _require(0 <= getattr(self, name) <= 1, name, "0..1", getattr(self, name))
         _require(0 <= self.weight_decay < math.inf, "weight_decay", "a finite number >= 0", self.weight_decay)
         _require(self.warmup_steps >= 0, "warmup_steps", "an integer >= 0", self.warmup_steps)
+
+    @property
+    def vision_frozen(self) -> bool:
+        """Whether images are encoded by weights that do not change."""
+        return self.vision_lr == 0
 
 
 @dataclass(frozen=True)
@@ -210,6 +219,7 @@ class RunConfig(Strict):
         threads: CPU threads of PyTorch; 0 leaves its default.
         compiled: compile the forward: slow to start, then faster.
         activation_checkpointing: compute activations of layers again in the backward pass.
+        kept_images: with frozen vision, images whose tokens are kept in memory instead of encoded at every pass.
         log_every, validate_every, checkpoint_every: in steps.
         keep: newest checkpoints that are kept, beside the best one.
         trackers: of accelerate, such as `tensorboard`.
@@ -226,6 +236,7 @@ class RunConfig(Strict):
     threads: int = 0
     compiled: bool = False
     activation_checkpointing: bool = False
+    kept_images: int = 0
     log_every: int = 10
     validate_every: int = 100
     checkpoint_every: int = 100
@@ -233,7 +244,7 @@ class RunConfig(Strict):
     trackers: tuple[str, ...] = ("tensorboard",)
 
     def __post_init__(self) -> None:
-        for name in ("steps", "stop_at", "threads"):
+        for name in ("steps", "stop_at", "threads", "kept_images"):
             _require(getattr(self, name) >= 0, name, "an integer >= 0", getattr(self, name))
         _require(self.steps > 0 or 0 < self.epochs < math.inf, "epochs", "a finite number > 0", self.epochs)
         for name in ("global_batch", "micro_batch", "log_every", "validate_every", "checkpoint_every", "keep"):

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface
 
 from training.config import Kernel
+from training.frozen_vision import FrozenVision
 from training.layout import Images, Inputs
 from wamdiff2_core.model.vision import VisionEncoder, fused_attention
 
@@ -101,7 +102,7 @@ class AnswerModel(nn.Module):
 
     def __init__(
         self, model: Qwen3VLForConditionalGeneration, *, kernel: Kernel = "written", stock_vision: bool = False,
-        score_rows: int = 4096,
+        score_rows: int = 4096, frozen_vision: bool = False, kept_images: int = 0,
     ) -> None:
         """Take a stock model.
 
@@ -110,6 +111,8 @@ class AnswerModel(nn.Module):
             kernel: of attention.
             stock_vision: run the vision tower through its own forward, which sharded parameters need.
             score_rows: rows that are projected to the vocabulary at a time.
+            frozen_vision: vision has no gradients.
+            kept_images: of `FrozenVision`.
         """
         super().__init__()
         self.model: Any = model
@@ -117,7 +120,10 @@ class AnswerModel(nn.Module):
         self.kernel, self.stock_vision, self.score_rows = kernel, stock_vision, score_rows
         model.model.language_model.config._attn_implementation = ATTENTION_NAME
         attend = written_attention if kernel == "written" else fused_attention
-        self._encode_images = VisionEncoder(model.model.visual, attend)
+        encoder = VisionEncoder(model.model.visual, attend)
+        self._encode_images = FrozenVision(encoder, kept_images) if frozen_vision else encoder
+        if frozen_vision:
+            model.model.visual.requires_grad_(False)
 
     def forward(self, inputs: Inputs, rows: Tensor, score: ScoreRows) -> tuple[Tensor, ...]:
         """Score rows of the layout.
