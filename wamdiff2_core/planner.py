@@ -121,6 +121,7 @@ class CheckpointPlanner:
         device: str | torch.device = "cpu",
         dtype: torch.dtype | str | None = None,
         attn_implementation: str = "sdpa",
+        backend: str = "auto",
         limits: PlanLimits = DEFAULT_LIMITS,
         **decode: Any,
     ) -> CheckpointPlanner:
@@ -131,7 +132,9 @@ class CheckpointPlanner:
         """
         from wamdiff2_core.model.checkpoint import load_checkpoint
 
-        checkpoint = load_checkpoint(folder, device=device, dtype=dtype, attn_implementation=attn_implementation)
+        checkpoint = load_checkpoint(
+            folder, device=device, dtype=dtype, attn_implementation=attn_implementation, backend=backend
+        )
         known = [field.name for field in dataclasses.fields(DecodeConfig)]
         for name in decode:
             if name not in known:

@@ -145,7 +145,7 @@ def timed(
         joint_ms: of a step that commits the block before it; as any other by default.
         length: drawn at every step, which takes so many times longer.
     """
-    clock, model = FakeClock(), decoder._blocks
+    clock, model = FakeClock(), decoder.blocks
     prefill, forward = model.prefill, model.forward
 
     def slow_prefill(*args: Any) -> torch.Tensor:

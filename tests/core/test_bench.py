@@ -384,7 +384,7 @@ def test_our_prompt_forward_and_the_stock_one_fill_equal_caches():
         model(**naive.stock_inputs(model, longer), cache=cache, use_cache=True, logits_to_keep=1)
         blocks = parts.BlockModel(model)
         blocks.prefill([longer], 1, 1)
-    for layer, (keys, _) in enumerate(blocks.cache.columns(0, len(longer.input_ids))):
+    for layer, (keys, _) in enumerate(blocks.backend.columns(0, len(longer.input_ids))):
         torch.testing.assert_close(cache.layers[layer].keys, keys, rtol=1e-4, atol=1e-4)
 
 

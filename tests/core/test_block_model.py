@@ -80,7 +80,7 @@ def test_prefill_equals_the_stock_model_under_the_block_causal_mask(attn, images
         model, inputs, block_causal(length, 0, block_size), stock_positions(model, inputs)
     )
     torch.testing.assert_close(last[0], hidden[-1], atol=1e-5, rtol=1e-5)
-    for (keys, values), (stock_keys, stock_values) in zip(blocks.cache.columns(0, length), cache, strict=True):
+    for (keys, values), (stock_keys, stock_values) in zip(blocks.backend.columns(0, length), cache, strict=True):
         torch.testing.assert_close(keys[0], stock_keys, atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(values[0], stock_values, atol=1e-5, rtol=1e-5)
 
@@ -105,7 +105,7 @@ def test_keys_and_values_of_a_committed_block_are_those_of_its_final_tokens(attn
     whole = ModelInputs(torch.cat([inputs.input_ids, final[0]]), inputs.pixel_values, inputs.image_grid_thw)
     _, fresh = stock_prefill(model, whole, block_causal(prompt, 3 * size, size), stock_positions(model, whole))
     committed, last = prompt + 2 * size, prompt + 3 * size
-    for (keys, values), (fresh_keys, fresh_values) in zip(blocks.cache.columns(0, last), fresh, strict=True):
+    for (keys, values), (fresh_keys, fresh_values) in zip(blocks.backend.columns(0, last), fresh, strict=True):
         torch.testing.assert_close(keys[0, :, :committed], fresh_keys[:, :committed], atol=1e-5, rtol=0)
         torch.testing.assert_close(values[0, :, :committed], fresh_values[:, :committed], atol=1e-5, rtol=0)
         assert (keys[0, :, committed:] - fresh_keys[:, committed:]).abs().max() > 1e-3  # never committed

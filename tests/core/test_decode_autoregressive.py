@@ -26,7 +26,9 @@ CONFIG = DecodeConfig(strategy="autoregressive", max_new_tokens=24)
 
 def generator(model, eos: int = NO_EOS) -> Generator:
     return Generator(
-        SimpleNamespace(model=model, tokenizer=None, record=None, mask_token_id=MASK, eos_token_id=eos)  # type: ignore[arg-type]
+        SimpleNamespace(
+            model=model, tokenizer=None, record=None, mask_token_id=MASK, eos_token_id=eos, backend="eager"
+        )  # type: ignore[arg-type]
     )
 
 

@@ -26,7 +26,9 @@ NO_EOS = 100_000  # beyond the vocabulary: never emitted
 def generator(seed: int = 0, attn: str = "sdpa", mask: int = MASK, eos: int = NO_EOS, record=None) -> Generator:
     model = tiny_model(seed, attn)
     return Generator(
-        SimpleNamespace(model=model, tokenizer=None, record=record, mask_token_id=mask, eos_token_id=eos)  # type: ignore[arg-type]
+        SimpleNamespace(
+            model=model, tokenizer=None, record=record, mask_token_id=mask, eos_token_id=eos, backend="eager"
+        )  # type: ignore[arg-type]
     )
 
 

@@ -29,7 +29,9 @@ RECORD = ServingRecord(block_sizes=(4, 8), mask_token_id=MASK, eos_token_id=EOS)
 def generator(seed: int = 0, eos: int = NO_EOS, gain: float = 1.0) -> Generator:
     model = tiny_model(seed, gain=gain)
     return Generator(
-        SimpleNamespace(model=model, tokenizer=None, record=None, mask_token_id=MASK, eos_token_id=eos)  # type: ignore[arg-type]
+        SimpleNamespace(
+            model=model, tokenizer=None, record=None, mask_token_id=MASK, eos_token_id=eos, backend="eager"
+        )  # type: ignore[arg-type]
     )
 
 

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from wamdiff2_core.bench.machine import Floor, Forward, counted, synchronised
+from wamdiff2_core.bench.machine import Floor, Forward, counted, counted_blocks, synchronised
 from wamdiff2_core.bench.naive import NO_EOS, decode_naively, generate_stock, plain_forwards
 from wamdiff2_core.bench.subjects import BLOCK_SIZES, Subject
 from wamdiff2_core.config import DecodeConfig
 from wamdiff2_core.decode import Generator
 from wamdiff2_core.errors import UserError, did_you_mean
+from wamdiff2_core.model.block_model import BlockModel
 from wamdiff2_core.model.checkpoint import load_checkpoint
 from wamdiff2_core.serving_record import RECORD_NAME, ServingRecord
 
@@ -39,12 +41,18 @@ class Rung:
         block_size: None for autoregressive rows.
         model: the stock model whose forwards count.
         answer: index of a prompt to its token ids; none for `hf_forward`, which only runs forwards.
+        blocks: what runs the model, in our rows.
     """
 
     name: str
     block_size: int | None
     model: Any
     answer: Callable[[int], Sequence[int]]
+    blocks: BlockModel | None = None
+
+    def counted(self) -> AbstractContextManager[list[Forward]]:
+        """Every forward of this row inside the block."""
+        return counted(self.model) if self.blocks is None else counted_blocks(self.blocks)
 
 
 @dataclass(frozen=True)
@@ -219,14 +227,16 @@ def make_rungs(
     def at(size: int, answer: Callable[[int, int], Sequence[int]]) -> Callable[[int], Sequence[int]]:
         return lambda index: answer(index, size)
 
-    rungs = [
-        Rung(name, None, causal, answer) for name, answer in (("hf_ar", hf_ar), ("own_ar", own_ar)) if name in names
-    ]
+    rungs = []
+    if "hf_ar" in names:
+        rungs.append(Rung("hf_ar", None, causal, hf_ar))
+    if "own_ar" in names:
+        rungs.append(Rung("own_ar", None, causal, own_ar, own.blocks))
     for size in sizes:
         if "naive_block" in names:
             rungs.append(Rung("naive_block", size, model, at(size, naive)))
         if "block" in names:
-            rungs.append(Rung("block", size, model, at(size, block)))
+            rungs.append(Rung("block", size, model, at(size, block), blocks.blocks))
         if "hf_forward" in names:
             rungs.append(Rung("hf_forward", size, model, forwards_alone(size)))
     return rungs
@@ -260,7 +270,7 @@ def climb(
         floor = floors.setdefault(id(rung.model), floor_of(rung.model))
         made = []
         for index in prompts:
-            with counted(rung.model) as seen:
+            with rung.counted() as seen:
                 rung.answer(index)
             made.append(seen)
         forwards.append(made)

@@ -19,9 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from wamdiff2_core.chat import ModelInputs
 from wamdiff2_core.cli.doctor import SPEED_FLAGS
+from wamdiff2_core.model.block_model import BlockModel
 
 _TRIAD_MIB = 256  # an array; beyond every cache
 _GEMM_SIZE = {"cpu": 1024}
@@ -98,8 +100,40 @@ class Forward:
 
 
 @contextmanager
+def counted_blocks(blocks: BlockModel) -> Iterator[list[Forward]]:
+    """Every forward inside the block of a model that a backend runs."""
+    seen: list[Forward] = []
+    prefill, forward, pick, logits = blocks.prefill, blocks.forward, blocks.pick, blocks.logits
+
+    def counted_prefill(*arguments: Any) -> Tensor:
+        hidden = prefill(*arguments)
+        seen.append(Forward(blocks.prompt_columns))
+        return hidden
+
+    def counted_forward(ids: Tensor, *arguments: Any, **named: Any) -> Tensor:
+        seen.append(Forward(ids.shape[1]))
+        return forward(ids, *arguments, **named)
+
+    def counted_pick(hidden: Tensor, masked: Tensor, mask_token_id: int) -> tuple[Tensor, Tensor]:
+        seen[-1].head_rows += int(masked.sum())
+        return pick(hidden, masked, mask_token_id)
+
+    def counted_logits(hidden: Tensor, *arguments: Any) -> Tensor:
+        seen[-1].head_rows += hidden.numel() // hidden.shape[-1]
+        return logits(hidden, *arguments)
+
+    own = {"prefill": counted_prefill, "forward": counted_forward, "pick": counted_pick, "logits": counted_logits}
+    vars(blocks).update(own)
+    try:
+        yield seen
+    finally:
+        for name in own:
+            del vars(blocks)[name]
+
+
+@contextmanager
 def counted(model: Any) -> Iterator[list[Forward]]:
-    """Every forward of a stock model's language part inside the block, whoever drives its layers."""
+    """Every forward of a stock model's language part inside the block, whoever calls its layers."""
     seen: list[Forward] = []
 
     def layer(_: Any, arguments: tuple[Any, ...]) -> None:

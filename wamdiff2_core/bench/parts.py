@@ -70,7 +70,7 @@ def measure_prefill(
     pixels, grid = subject.prompts[0].pixel_values, subject.prompts[0].image_grid_thw
     if pixels is not None and grid is not None:
         least = floor.vision_s(subject.prompts[0])
-        runs.append(("vision", None, least, partial(blocks.encode_images, pixels.to(device), grid)))
+        runs.append(("vision", None, least, partial(blocks.backend.encode_images, pixels.to(device), grid)))
     for length in lengths:
         prompt = _prompt(subject, length)
         tokens = len(prompt.input_ids)

@@ -103,11 +103,13 @@ def decode_blocks(
     prefilled_ns = clock()
 
     ids = torch.full((rows, blocks * size), eos_token_id, device=model.device)
-    steps = torch.zeros(rows, dtype=torch.long)
-    decoded = torch.zeros(rows, dtype=torch.long)
+    steps = torch.zeros(rows, dtype=torch.long, device=model.device)
+    decoded = torch.zeros_like(steps)
     draws = UniformDraws(rows, config.seed) if config.temperature > 0 else None
     recorder = TraceRecorder(rows, blocks * size, model.device) if trace else None
-    hurried = torch.zeros(rows, dtype=torch.long, device=model.device) if budget is not None else None
+    hurried = torch.zeros_like(steps) if budget is not None else None
+    # the other strategies fix their last token in the last step, so the host need not ask the device after each
+    may_end_early = budget is not None or config.strategy == "low_confidence_dynamic"
     finished = torch.zeros(rows, 1, dtype=torch.bool, device=model.device)
     constraint, intervened, overshoot_ms = None, None, 0.0
     if grammars is not None:
@@ -118,29 +120,30 @@ def decode_blocks(
         # which positions are open is state of its own: ids that equal the mask token may also be a prompt's or a user's
         masked = ~finished.expand(rows, size)
         tokens = torch.where(masked, mask_token_id, eos_token_id)
-        decoded += ~finished[:, 0].cpu()
+        decoded += ~finished[:, 0]
         for step, count in enumerate(counts):
             allowed = budget.allow(block, step, int(masked.sum(-1).max())) if budget is not None else None
             if step == 0 and block:
                 hidden = model.forward(torch.cat([ids[:, first - size : first], tokens], 1), first - size, commit=size)
             else:
                 hidden = model.forward(tokens, first)
-            active = masked.any(-1).cpu()
+            active = masked.any(-1)
             steps += active
             last = step + 1 == len(counts)
             if constraint is not None:
                 choice = constraint.choose(hidden, masked, torch.cat([ids[:, :first], tokens], 1), first)
                 candidates, confidence, strange = choice.tokens, choice.confidence, choice.tokens != choice.free
-            else:
+            elif draws is not None:
+                strange = None
                 logits = model.logits(hidden[masked])
                 logits[:, mask_token_id] = -torch.inf
-                uniform = draws.draw(active.tolist(), size).to(model.device)[masked] if draws else None
+                uniform = draws.draw(active.tolist(), size).to(model.device)[masked]
                 chosen, probabilities = choose_tokens(logits, config, uniform)
-                candidates, strange = tokens.masked_scatter(masked, chosen), None
-                if last and recorder is None and allowed is None:
-                    tokens = candidates
-                    break
+                candidates = tokens.masked_scatter(masked, chosen)
                 confidence = torch.zeros(masked.shape, device=model.device).masked_scatter_(masked, probabilities)
+            else:
+                strange = None
+                candidates, confidence = model.pick(hidden, masked, mask_token_id)
             fixed = masked if last else select_positions(confidence, masked, config, count)
             if allowed is not None and hurried is not None:
                 sooner = hurry(confidence, masked, config, allowed) & ~fixed
@@ -152,7 +155,7 @@ def decode_blocks(
                 intervened[:, first : first + size] |= fixed & strange
             tokens = torch.where(fixed, candidates, tokens)
             masked = masked & ~fixed
-            if last or not masked.any():
+            if last or (may_end_early and not masked.any()):
                 break
         if constraint is not None:
             constraint.advance()
@@ -164,5 +167,5 @@ def decode_blocks(
         pace, overshoot_ms = budget.finish()
     prefill_ms, decode_ms = (prefilled_ns - started_ns) / 1e6, (clock() - prefilled_ns) / 1e6
     return DecodedBatch(
-        ids, steps, decoded, prefill_ms, decode_ms, recorder, intervened, hurried, overshoot_ms, pace
+        ids, steps.cpu(), decoded.cpu(), prefill_ms, decode_ms, recorder, intervened, hurried, overshoot_ms, pace
     )

@@ -50,43 +50,59 @@ class Generator:
     steps, which only a deadline looks at.
 
     Attributes:
-        model: the stock model; its weights may change between calls.
+        model: the stock model; with the backend `eager`, its weights may change between calls.
+        blocks: what runs it, step by step.
         clock: monotonic nanoseconds; deadlines and all statistics go by it.
     """
 
     def __init__(self, checkpoint: Checkpoint, *, enforce_record: bool = True) -> None:
-        """Take a checkpoint.
+        """Take a checkpoint, to be run by the backend that it was loaded for.
 
         Args:
             checkpoint: loaded weights.
             enforce_record: refuse decoding that the serving record does not allow; False is for experiments.
+
+        Raises:
+            UserError: the backend lacks something on this machine.
         """
         chat = checkpoint.chat if checkpoint.tokenizer is not None else None
         record = checkpoint.record if enforce_record else None
-        self._take(checkpoint.model, chat, record, checkpoint.mask_token_id, checkpoint.eos_token_id)
+        self._take(
+            checkpoint.model, chat, record, checkpoint.mask_token_id, checkpoint.eos_token_id, checkpoint.backend
+        )
 
     @classmethod
-    def of(cls, model: Any, chat: ChatCodec | None, record: ServingRecord, *, enforce_record: bool = True) -> Generator:
+    def of(
+        cls, model: Any, chat: ChatCodec | None, record: ServingRecord, *, enforce_record: bool = True,
+        backend: str = "eager",
+    ) -> Generator:
         """Take a model in memory, for example one in training.
 
         The caller sees to its device, dtype, autocast and evaluation mode.
 
         Args:
-            model: stock Qwen3-VL, not wrapped; its weights are read anew at every call.
+            model: stock Qwen3-VL, not wrapped; `eager` reads its weights anew at every call.
             chat: decodes text; None leaves answers without text.
             record: what the weights are trained for; gives the ids of mask and EOS.
             enforce_record: refuse decoding that the record does not allow.
+            backend: what runs it; others than `eager` take the weights as they are now.
+
+        Raises:
+            UserError: no such backend, or it lacks something on this machine.
         """
         generator = cls.__new__(cls)
-        generator._take(model, chat, record if enforce_record else None, record.mask_token_id, record.eos_token_id)
+        generator._take(
+            model, chat, record if enforce_record else None, record.mask_token_id, record.eos_token_id, backend
+        )
         return generator
 
     def _take(
-        self, model: Any, chat: ChatCodec | None, record: ServingRecord | None, mask_token_id: int, eos_token_id: int
+        self, model: Any, chat: ChatCodec | None, record: ServingRecord | None, mask_token_id: int, eos_token_id: int,
+        backend: str,
     ) -> None:
         self.model, self._chat, self._record = model, chat, record
         self._mask_token_id, self._eos_token_id = mask_token_id, eos_token_id
-        self._blocks = BlockModel(model)
+        self.blocks = BlockModel(model, backend)
         self.clock: Clock = CLOCK
         self._paces: dict[tuple[int, int], Pace] = {}  # by rows and block size
 
@@ -126,12 +142,12 @@ class Generator:
                             "none" if grammars is None else len(grammars), "give grammars, or set grammar off")
         if config.strategy == "autoregressive":
             batch = decode_autoregressive(
-                self._blocks, requests, config, self._eos_token_id, trace, grammars, full_head, self.clock
+                self.blocks, requests, config, self._eos_token_id, trace, grammars, full_head, self.clock
             )
         else:
             size = len(requests), config.block_size
             batch = decode_blocks(
-                self._blocks, requests, config, self._mask_token_id, self._eos_token_id, trace, grammars, full_head,
+                self.blocks, requests, config, self._mask_token_id, self._eos_token_id, trace, grammars, full_head,
                 began_ns, self.clock, self._paces.get(size),
             )
             if batch.pace is not None:

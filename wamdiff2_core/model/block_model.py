@@ -1,7 +1,7 @@
-"""Stock Qwen3-VL driven layer by layer, with our masks, positions and cache.
+"""One batch of prompts, and answers decoded against it, in blocks.
 
 The stock model would build its own causal mask, look up remembered positions and project the whole prompt to the
-vocabulary; calling its layers in a straight line avoids all three. Weights, modules and values are stock.
+vocabulary; here none of that happens. What runs the layers is a backend (`wamdiff2_core.model.backends`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from wamdiff2_core.chat import ModelInputs
-from wamdiff2_core.model.cache import BlockCache
-from wamdiff2_core.model.masks import as_attention_mask, prefix_mask
+from wamdiff2_core.model.backends import Backend, Batch, make_backend
+from wamdiff2_core.model.masks import prefix_mask
 from wamdiff2_core.model.positions import answer_positions, prompt_positions
-from wamdiff2_core.model.vision import VisionEncoder
 
 if TYPE_CHECKING:
     from transformers import Qwen3VLForConditionalGeneration
@@ -26,25 +25,34 @@ class BlockModel:
     """One batch at a time: `prefill` the prompts, then `forward` rows of answer tokens at their columns.
 
     Attributes:
+        model: the stock model.
+        backend: what runs it.
         prompt_columns: columns that hold prompts; an answer token with offset j has column `prompt_columns + j`.
     """
 
-    def __init__(self, model: Qwen3VLForConditionalGeneration) -> None:
-        """Take a stock model; it is not changed."""
+    def __init__(self, model: Qwen3VLForConditionalGeneration, backend: Backend | str = "eager") -> None:
+        """Take a stock model in evaluation mode.
+
+        Args:
+            model: with `eager`, its weights are read anew at every call.
+            backend: one made for this model, or the name of one.
+
+        Raises:
+            UserError: see `make_backend`.
+        """
         self.model: Any = model
-        self.text: Any = model.model.language_model
-        self.encode_images = VisionEncoder(model.model.visual)
-        self.cache = BlockCache()
+        self.backend = make_backend(backend, model) if isinstance(backend, str) else backend
         self.prompt_columns = 0
-        self._attn = str(self.text.config._attn_implementation)
-        self._padding: Tensor | None = None
-        self._rotary: tuple[Tensor, Tensor] = (torch.empty(0), torch.empty(0))
 
     @property
     def device(self) -> torch.device:
         """Where the model lives."""
-        device: torch.device = self.text.embed_tokens.weight.device
-        return device
+        return self.backend.device
+
+    @property
+    def vocabulary(self) -> int:
+        """Rows of the head."""
+        return self.backend.vocabulary
 
     def prefill(self, requests: Sequence[ModelInputs], block_size: int, answer_columns: int) -> Tensor:
         """Run the prompts, block-causally in width `block_size`, and make room for the answers.
@@ -74,20 +82,12 @@ class BlockModel:
             positions[:, row, width - length :] = own
             answers[:, row] = answer_positions(own, answer_columns)
             valid[row, width - length :] = True
-        ids, valid = ids.to(device), valid.to(device)
-        embeds = self.text.embed_tokens(ids)
-        self._padding = None if bool(valid.all()) else valid
-        self._rotary = self.text.rotary_emb(embeds, answers.to(device))
-
-        text_config = self.text.config
-        shape = rows, text_config.num_key_value_heads, width + answer_columns, text_config.head_dim
-        self.cache.begin(text_config.num_hidden_layers, shape, embeds.dtype, device)
-        self.cache.write_at(0)
-        mask = as_attention_mask(prefix_mask(valid, block_size), embeds.dtype, self._attn)
-        rotary = self.text.rotary_emb(embeds, positions.to(device))
-        where, deepstack = self._place_images(requests, ids, embeds)
-        last: Tensor = self.text.norm(self._run(embeds, rotary, mask, where, deepstack)[:, -1])
-        return last
+        padding = None if min(lengths) == width else valid.to(device)
+        batch = Batch(
+            ids.to(device), positions.to(device), prefix_mask(valid, block_size).to(device), padding,
+            answers.to(device), *self._images(requests, ids),
+        )
+        return self.backend.prefill(batch)
 
     def forward(self, ids: Tensor, offset: int, commit: int = 0) -> Tensor:
         """Run answer tokens against the prompt and all earlier answer columns, writing their keys and values.
@@ -101,73 +101,29 @@ class BlockModel:
             commit: leading tokens that are a finished block, 0 for none.
 
         Returns:
-            (N, n - commit, D) hidden states of the others, after the final norm.
+            (N, n - commit, D) hidden states of the others, after the final norm; good until the next forward.
         """
-        count = ids.shape[1]
-        start = self.prompt_columns + offset
-        self.cache.write_at(start)
-        cos, sin = self._rotary
-        rotary = cos[:, offset : offset + count], sin[:, offset : offset + count]
-        hidden = self._run(self.text.embed_tokens(ids), rotary, self._answer_mask(count, start, commit))
-        normed: Tensor = self.text.norm(hidden[:, commit:])
-        return normed
+        return self.backend.step(ids, offset, commit)
+
+    def pick(self, hidden: Tensor, masked: Tensor, mask_token_id: int) -> tuple[Tensor, Tensor]:
+        """Most probable token (N, B) and fp32 probability (N, B) at each open position; see `Backend.pick`."""
+        return self.backend.pick(hidden, masked, mask_token_id)
 
     def logits(self, hidden: Tensor, tokens: Tensor | None = None) -> Tensor:
         """(..., V) fp32 logits of hidden states after the final norm; (..., n) of n tokens alone when given."""
-        head = self.model.lm_head
-        if tokens is None:
-            logits: Tensor = head(hidden).float()
-            return logits
-        bias = None if head.bias is None else head.bias[tokens]
-        return torch.nn.functional.linear(hidden, head.weight[tokens], bias).float()
+        return self.backend.logits(hidden, tokens)
 
-    @property
-    def vocabulary(self) -> int:
-        """Rows of the head."""
-        return int(self.model.lm_head.weight.shape[0])
-
-    def _answer_mask(self, count: int, start: int, commit: int) -> Tensor | None:
-        """None when every token may see every column written so far."""
-        if self._padding is None and commit == 0:
-            return None
-        columns = start + count
-        allowed = torch.ones(1, count, columns, dtype=torch.bool, device=self.device)
-        if commit:
-            allowed[:, :commit, start + commit :] = False
-        if self._padding is not None:
-            allowed = allowed.repeat(len(self._padding), 1, 1)
-            allowed[:, :, : self.prompt_columns] &= self._padding[:, None]
-        return as_attention_mask(allowed, self.text.embed_tokens.weight.dtype, self._attn)
-
-    def _place_images(
-        self, requests: Sequence[ModelInputs], ids: Tensor, embeds: Tensor
-    ) -> tuple[Tensor | None, list[Tensor]]:
-        """Write image tokens into `embeds`; returns their (rows, columns) mask and the deepstack levels."""
+    def _images(
+        self, requests: Sequence[ModelInputs], ids: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, Sequence[Tensor]]:
+        """Mask of the image tokens in `ids`, their features and the deepstack levels."""
         pixels = [request.pixel_values for request in requests if request.pixel_values is not None]
         grids = [request.image_grid_thw for request in requests if request.image_grid_thw is not None]
         if not pixels:
-            return None, []
-        tokens, deepstack = self.encode_images(torch.cat(pixels).to(self.device), torch.cat(grids))
+            return None, None, ()
+        tokens, deepstack = self.backend.encode_images(torch.cat(pixels).to(self.device), torch.cat(grids))
         where = ids == self.model.config.image_token_id
         for row, request in enumerate(requests):  # a literal image token in a prompt without images stays a token
             if request.pixel_values is None:
                 where[row] = False
-        embeds[where] = tokens.to(embeds.dtype)
-        return where, deepstack
-
-    def _run(
-        self,
-        hidden: Tensor,
-        rotary: tuple[Tensor, Tensor],
-        mask: Tensor | None,
-        image_slots: Tensor | None = None,
-        deepstack: Sequence[Tensor] = (),
-    ) -> Tensor:
-        # without a mask, stock sdpa attention is causal unless it is told otherwise
-        for index, layer in enumerate(self.text.layers):
-            hidden = layer(
-                hidden, position_embeddings=rotary, attention_mask=mask, cache=self.cache, is_causal=False
-            )
-            if index < len(deepstack):
-                hidden[image_slots] += deepstack[index].to(hidden.dtype)
-        return hidden
+        return where.to(self.device), tokens, deepstack

@@ -42,6 +42,7 @@ class Checkpoint:
         mask_token_id, eos_token_id: of the record, else the caller's, else Qwen's.
         hash: 12 hex digits over weights, configuration and record.
         folder: where it was loaded from.
+        backend: what runs the model (`wamdiff2_core.model.backends`), never `auto`.
     """
 
     model: Qwen3VLForConditionalGeneration
@@ -53,6 +54,7 @@ class Checkpoint:
     eos_token_id: int
     hash: str
     folder: Path
+    backend: str = "eager"
 
     def __post_init__(self) -> None:
         self._chat: ChatCodec | None = None
@@ -118,6 +120,7 @@ def load_checkpoint(
     eos_token_id: int | None = None,
     images: ImagePolicy | None = None,
     require_tokenizer: bool = True,
+    backend: str = "auto",
 ) -> Checkpoint:
     """Load a checkpoint folder.
 
@@ -129,14 +132,18 @@ def load_checkpoint(
         mask_token_id, eos_token_id: for folders without a record; a record that says otherwise is not overruled.
         images: for folders without a record; likewise.
         require_tokenizer: False lets a folder without a tokenizer load, for callers that bring ids.
+        backend: what will run the model, of `BACKENDS`; `auto` is the one made for the device.
 
     Raises:
-        UserError: the folder is not a complete checkpoint, or the arguments contradict its record.
+        UserError: the folder is not a complete checkpoint, the backend is unknown or not for this device, or the arguments contradict its record.
     """
     import torch
 
+    from wamdiff2_core.model.backends import choose_backend
+
     folder = Path(folder)
     check_device(device)
+    backend = choose_backend(backend, device)
     if attn_implementation not in ATTENTION:
         raise UserError("attn_implementation", "one of " + ", ".join(ATTENTION), attn_implementation)
     config = read_model_config(folder)
@@ -158,6 +165,7 @@ def load_checkpoint(
         model=model.to(device).eval(), tokenizer=tokenizer,
         image_processor=make_image_processor(policy, config.vision_config, folder), record=record, images=policy,
         mask_token_id=mask_id, eos_token_id=eos_id, hash=checkpoint_hash(folder, weights), folder=folder,
+        backend=backend,
     )
 
 

@@ -1,0 +1,152 @@
+"""What runs a model: one small interface, so that decoding is the same code on every device.
+
+`BlockModel` prepares (ids, positions, padding, image features); a backend owns the keys and values and runs forwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Prompts, ready to run; all tensors are on the model's device.
+
+    Prompts are right-aligned in P columns, so every row's answer begins at column P. R columns may hold answers.
+
+    Attributes:
+        ids: (N, P) long; any token on padding.
+        positions: (3, N, P) long rotary positions.
+        allowed: (N, P, P) bool, what a prompt token may attend to, [query, key]; a padding row sees itself.
+        padding: (N, P) bool, False on padding; None when no row has any.
+        answer_positions: (3, N, R) long, equal on all three axes and counting up by one.
+        image_slots: (N, P) bool, columns that hold image tokens; None without images.
+        image_tokens: (slots, D) features, row after row of `image_slots`; None without images.
+        deepstack: the same, to be added to the output of the first layers.
+    """
+
+    ids: Tensor
+    positions: Tensor
+    allowed: Tensor
+    padding: Tensor | None
+    answer_positions: Tensor
+    image_slots: Tensor | None = None
+    image_tokens: Tensor | None = None
+    deepstack: Sequence[Tensor] = ()
+
+
+class Backend(Protocol):
+    """Runs one model's forwards, one batch at a time: `prefill`, then `step` and `pick` by turns.
+
+    All backends give the tokens of `eager`: on a CPU in float32 the same ones, elsewhere within the tolerance that
+    their modules state. Calls come from one thread, under `torch.inference_mode`.
+
+    A backend that captures graphs, or compiles for static shapes, may rely on this:
+
+    - From one `prefill` to the next, N, P, R and the padding stay as they are. N, P and R differ between batches in any
+      order; columns beyond those written since the last `prefill` hold leftovers, and must never be seen.
+    - `step` gets (N, n) ids with n = B and commit 0, or n = 2B and commit B; with autoregressive decoding n = 1. B is
+      one number from one `prefill` to the next. All steps of a block have the same `offset`, a multiple of B; only its
+      first one commits the block before it, at `offset` - B. So lengths change once a block, and a graph is determined
+      by (N, n, commit, columns rounded up to a bucket), with the start column and the padding read from the device.
+    - `offset` and `commit` are host integers, known without waiting for the device. Nobody reads results on the host
+      between `step` and `pick`, and none of them need wait for the device.
+    - What `step`, `pick` and `prefill` return may be a static buffer: callers are done with it before the next call of
+      the same method.
+    - Weights do not change after construction, but for `eager`, which reads them anew at every call.
+
+    Attributes:
+        name: of `BACKENDS`.
+        device: where it runs.
+        vocabulary: V, rows of the head.
+    """
+
+    name: str
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def vocabulary(self) -> int: ...
+
+    def encode_images(self, pixel_values: Tensor, image_grid_thw: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Features of images of any sizes.
+
+        Args:
+            pixel_values: (patches, patch_dim) normalised pixels, image after image, on the device.
+            image_grid_thw: (images, 3) long.
+
+        Returns:
+            (tokens, D) in the order of the images, and the same for each deepstack layer.
+        """
+
+    def prefill(self, batch: Batch) -> Tensor:
+        """Begin a batch: run its prompts, write their keys and values to columns [0, P), make room for R more.
+
+        Returns:
+            (N, D) hidden state of each prompt's last token, after the final norm.
+        """
+
+    def step(self, ids: Tensor, offset: int, commit: int = 0) -> Tensor:
+        """Run answer tokens; their keys and values are written to columns [P + offset, P + offset + n).
+
+        Every token sees columns [0, P + offset + n) but padding, and tokens see each other both ways; except the first
+        `commit` ones, which do not see the rest: they are the final tokens of a block.
+
+        Args:
+            ids: (N, n) long, on the device.
+            offset: answer offset of the first token; P + offset + n never exceeds P + R.
+            commit: leading tokens that are a finished block, 0 for none.
+
+        Returns:
+            (N, n - commit, D) hidden states of the others, after the final norm.
+        """
+
+    def pick(self, hidden: Tensor, masked: Tensor, mask_token_id: int) -> tuple[Tensor, Tensor]:
+        """The most probable token of each open position, and its probability among all V tokens but the mask token.
+
+        Logits are in the model's dtype, all that follows in fp32. Among equal logits the lowest id wins.
+
+        Args:
+            hidden: (N, B, D) of `step`, after the final norm.
+            masked: (N, B) bool, open positions; there may be none.
+            mask_token_id: never chosen, and no part of the probabilities.
+
+        Returns:
+            (N, B) long tokens and (N, B) fp32 probabilities; both without meaning at positions that are not open.
+        """
+
+    def logits(self, hidden: Tensor, tokens: Tensor | None = None) -> Tensor:
+        """(..., V) fp32 logits of hidden states after the final norm; (..., k) of k tokens alone when given."""
+
+    def columns(self, first: int, last: int) -> list[tuple[Tensor, Tensor]]:
+        """Keys and values at columns [first, last), one pair of (N, heads, columns, head_dim) a layer, to look at."""
+
+
+def step_mask(columns: int, start: int | Tensor, count: int, commit: int, padding: Tensor | None,
+              device: torch.device) -> Tensor:
+    """What the tokens of a step may attend to.
+
+    Args:
+        columns: K, keys that attention is given; a bucket may hold more than have been written.
+        start: column of the first token, P + offset; a 0-d tensor on the device lets a graph read it at replay.
+        count: n, tokens of the step.
+        commit: leading tokens that do not see the rest.
+        padding: (N, P) bool, False on padding; None without.
+        device: where to build the mask.
+
+    Returns:
+        (1 or N, n, K) bool, [query, key].
+    """
+    key = torch.arange(columns, device=device)
+    query = torch.arange(count, device=device)[:, None]
+    end = start + torch.where(query < commit, commit, count)  # (n, 1)
+    allowed = (key < end)[None]
+    if padding is not None:
+        allowed = allowed & torch.nn.functional.pad(padding, (0, columns - padding.shape[1]), value=True)[:, None]
+    return allowed
