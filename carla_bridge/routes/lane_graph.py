@@ -59,6 +59,11 @@ class Lane:
         a, b = self.xyz_m[-2:, :2] if at_end else self.xyz_m[:2, :2]
         return float(np.arctan2(b[1] - a[1], b[0] - a[0]))
 
+    @property
+    def turn_rad(self) -> float:
+        """Change of heading along it, CARLA's sign (right positive), in [-pi, pi)."""
+        return _turn_rad(self, self)
+
     def cut(self, start_m: float, end_m: float) -> np.ndarray:
         """(K, 3) centre line between two arc lengths, both ends included."""
         inner = self.arc_m[(self.arc_m > start_m + 1e-6) & (self.arc_m < end_m - 1e-6)]
@@ -118,9 +123,14 @@ class LaneGraph:
             lane = Lane(key, xyz, bool(begins[key].is_junction))
             lane.neighbours = _neighbours(waypoints, set(begins))
             self.lanes[key] = lane
+        self._sections_after: dict[LaneKey, LaneKey] = {}
+        self._sections_before: dict[LaneKey, LaneKey] = {}
         for key, successor in sorted(set(links)):
             if key != successor:
                 self.lanes[key].successors.append(successor)
+                if successor[:2] == (key[0], key[1] - int(np.sign(key[2]))):
+                    self._sections_after.setdefault(key, successor)
+                    self._sections_before.setdefault(successor, key)
         self._points = np.concatenate([lane.xyz_m for lane in self.lanes.values()])
         self._owners = [lane for lane in self.lanes.values() for _ in range(len(lane.xyz_m))]
 
@@ -225,10 +235,23 @@ class LaneGraph:
             )
 
     def turn_rad(self, key: LaneKey) -> float:
-        """Change of heading along a lane, CARLA's sign (right positive), in [-pi, pi)."""
-        lane = self.lanes[key]
-        change = lane.heading_rad(at_end=True) - lane.heading_rad(at_end=False)
-        return float((change + np.pi) % (2 * np.pi) - np.pi)
+        """Change of heading along a lane, CARLA's sign (right positive), in [-pi, pi).
+
+        Inside a junction it is that of the whole way through, whose road has several lane sections in some towns: the
+        same for the lane of each of them.
+        """
+        first = last = key
+        if self.lanes[key].in_junction:
+            while first in self._sections_before:
+                first = self._sections_before[first]
+            while last in self._sections_after:
+                last = self._sections_after[last]
+        return _turn_rad(self.lanes[first], self.lanes[last])
+
+
+def _turn_rad(first: Lane, last: Lane) -> float:
+    change = last.heading_rad(at_end=True) - first.heading_rad(at_end=False)
+    return float((change + np.pi) % (2 * np.pi) - np.pi)
 
 
 def _key(waypoint: carla.Waypoint) -> LaneKey:

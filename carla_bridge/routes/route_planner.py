@@ -168,7 +168,7 @@ class _Path:
             while j < len(pieces) and graph.lanes[pieces[j].key].in_junction:
                 j += 1
             if j > i:
-                turn = sum(graph.turn_rad(p.key) for p in pieces[i:j])
+                turn = sum(graph.lanes[p.key].turn_rad for p in pieces[i:j])
                 command = (
                     NavCommand.STRAIGHT if abs(turn) < TURN_RAD else NavCommand.RIGHT if turn > 0 else NavCommand.LEFT
                 )

@@ -297,20 +297,11 @@ def _successor(graph: LaneGraph, keys: list[LaneKey], turn: str) -> LaneKey:
     """The lane that turns most as asked."""
 
     def score(key: LaneKey) -> tuple[float, LaneKey]:
-        turn_rad = _turn_rad(graph, key)  # CARLA's sense, right positive
+        turn_rad = graph.turn_rad(key)  # CARLA's sense, right positive
         wanted = {"straight": abs(turn_rad), "left": turn_rad, "right": -turn_rad}[turn]
         return round(wanted, 6), key
 
     return min(keys, key=score)
-
-
-def _turn_rad(graph: LaneGraph, key: LaneKey) -> float:
-    """Change of heading along a lane, and inside a junction along all that follow it up to the junction's end: the ways
-    through some towns' junctions have several sections."""
-    first = last = graph.lanes[key]
-    while last.in_junction and last.successors and graph.lanes[last.successors[0]].in_junction:
-        last = graph.lanes[last.successors[0]]
-    return wrap_angle(last.heading_rad(at_end=True) - first.heading_rad(at_end=False))
 
 
 def _distance_m(waypoint: carla.Waypoint, points_m: np.ndarray) -> float:
