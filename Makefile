@@ -4,7 +4,6 @@
 # make core312  the core's tests on Python 3.12
 # make mutants  proof that the suite can fail: breaks one line at a time
 .DEFAULT_GOAL := help
-.NOTPARALLEL:
 SHELL := /bin/bash
 
 PLANNER ?= nano
@@ -28,7 +27,11 @@ drive: setup
 	@$(BIN)/wamdiff2 closed-loop --no-bench2drive --planner $(PLANNER) --routes $(ROUTES) --latency $(LATENCY) --out $(OUT) \
 	  $(if $(ROS_ARGS),-- --ros-args $(ROS_ARGS))
 
-test: setup lint core312 py38 pytest
+# Each step takes two cores.
+test:
+	@tools/setup.sh test
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint core312
+	@$(MAKE) --no-print-directory pytest
 
 lint: setup
 	@$(BIN)/ruff check .
@@ -45,7 +48,7 @@ py38: setup
 	@tools/setup.sh py38
 
 pytest: setup
-	@$(ONE_THREAD) $(BIN)/pytest -q -n 2 --dist loadfile --durations 10
+	@$(ONE_THREAD) $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 10
 
 mutants: setup
 	@$(ONE_THREAD) $(BIN)/python tests/mutants.py

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,17 @@ settings.register_profile("suite", deadline=None)
 settings.load_profile("suite")
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with the most slow tests first, then those with the most tests.
+
+    Workers take whole files in this order (`--dist loadfile --no-loadscope-reorder`): were a long file of few tests
+    among the last, one worker would run it while the other has nothing left to do.
+    """
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    tests = Counter(item.path for item in items)
+    items.sort(key=lambda item: (-slow[item.path], -tests[item.path], str(item.path)))
 
 
 @pytest.fixture(scope="session")

