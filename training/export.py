@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from training.checkpoints import LOG_NAME, resolve_checkpoint
-from wamdiff2_core.errors import UserError
+from wamdiff2_core.errors import UserError, unknown_name
 from wamdiff2_core.outputs import disk_errors_named
 
 LOGS = "training_log"
@@ -34,7 +34,7 @@ def export(run: str, out: Path, dtype: str = "bfloat16", logs: tuple[str, ...] =
     from wamdiff2_core.model.checkpoint import load_checkpoint, save_checkpoint
 
     if dtype not in DTYPES:
-        raise UserError("--dtype", " or ".join(DTYPES), dtype)
+        raise unknown_name("--dtype", dtype, DTYPES)
     found = [Path(folder) / LOG_NAME for folder in logs]
     for path in found:
         if not path.is_file():

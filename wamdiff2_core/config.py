@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, TypeVar, get_args, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from wamdiff2_core.errors import UserError, did_you_mean
+from wamdiff2_core.errors import UserError, did_you_mean, unknown_name
 
 T = TypeVar("T")
 
@@ -74,20 +74,15 @@ class DecodeConfig(Strict):
         sizes = "published sizes: 4, 8, 16, 32"
         _require(self.block_size >= 1, "block_size", "an integer >= 1", self.block_size, sizes)
         _require(self.denoising_steps >= 1, "denoising_steps", "an integer >= 1", self.denoising_steps)
-        _require(
-            self.strategy in REMASKING_STRATEGIES,
-            "remasking_strategy",
-            "one of " + ", ".join(REMASKING_STRATEGIES),
-            self.strategy,
-            did_you_mean(self.strategy, REMASKING_STRATEGIES),
-        )
+        if self.strategy not in REMASKING_STRATEGIES:
+            raise unknown_name("remasking_strategy", self.strategy, REMASKING_STRATEGIES)
         _require(0 <= self.confidence_threshold <= 1, "confidence_threshold", "0..1", self.confidence_threshold)
         _require(self.temperature >= 0, "temperature", ">= 0", self.temperature)
         _require(self.top_k >= 0, "top_k", "an integer >= 0 (0 = all)", self.top_k)
         _require(0 < self.top_p <= 1, "top_p", "in (0, 1]", self.top_p)
         _require(self.max_new_tokens >= 1, "max_new_tokens", "an integer >= 1", self.max_new_tokens)
-        known = did_you_mean(self.grammar, GRAMMAR_MODES)
-        _require(self.grammar in GRAMMAR_MODES, "grammar", "one of " + ", ".join(GRAMMAR_MODES), self.grammar, known)
+        if self.grammar not in GRAMMAR_MODES:
+            raise unknown_name("grammar", self.grammar, GRAMMAR_MODES)
         _require(self.grammar == "off" or self.temperature == 0, "temperature", "0 with grammar task",
                  self.temperature, "the most probable valid block is searched, not drawn; or set grammar off")
         _require(0 <= self.deadline_ms < math.inf, "deadline_ms", "milliseconds >= 0 (0 = none)", self.deadline_ms)

@@ -49,8 +49,32 @@ class InfrastructureError(RuntimeError):
     exit_code = ExitCode.INFRASTRUCTURE
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return ``did you mean 'x'?`` for the closest known word, or the list of known words."""
+def did_you_mean(word: str, known: Iterable[str], *, or_list: bool = True) -> str:
+    """Return ``did you mean 'x'?`` for the closest known word, or the list of known words.
+
+    Args:
+        word: what was found.
+        known: the words that there are.
+        or_list: whether they are listed where none is close; without it the text is empty then.
+    """
     known = list(known)
     close = difflib.get_close_matches(word, known, n=1)
-    return f"did you mean '{close[0]}'?" if close else "known: " + ", ".join(known)
+    if close:
+        return f"did you mean '{close[0]}'?"
+    return "known: " + ", ".join(known) if or_list else ""
+
+
+def unknown_name(field: str, name: object, known: Iterable[str], *, or_else: str = "") -> UserError:
+    """The error of a name that is none of the few known ones: lists them once, and suggests the closest.
+
+    Args:
+        field: as in `UserError`.
+        name: what was found.
+        known: the names that there are. Where they are too many for one line, describe them in a `UserError` of your
+            own, with `did_you_mean` for its fix.
+        or_else: what is allowed beside them.
+    """
+    known = list(known)
+    expected = "one of " + ", ".join(known) + (f", or {or_else}" if or_else else "")
+    fix = did_you_mean(str(name), known, or_list=False)
+    return UserError(field, expected, name, fix)

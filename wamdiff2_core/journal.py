@@ -11,6 +11,7 @@ import json
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -103,9 +104,10 @@ class Journal:
                 return fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise UserError(
-                        str(self.path), "a journal of our own", "one that another process is writing"
-                    ) from None
+                    pid = _writer_of(self.path)
+                    writer = "another process" if pid is None else f"process {pid}"
+                    raise UserError(str(self.path), "a journal of our own", f"one that {writer} is writing",
+                                    "wait for its end, or choose another place") from None
                 time.sleep(0.1)
 
     def append(self, item: Mapping[str, Any]) -> None:
@@ -128,6 +130,22 @@ class Journal:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _writer_of(path: Path) -> int | None:
+    """Process that holds the lock on a file, by the kernel's table; None where that cannot be told."""
+    try:
+        found = path.stat()
+        table = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    except OSError:
+        return None
+    for _, kind, _, _, pid, place, *_ in (row for row in table if len(row) > 6):
+        # A file system may show another device here than to `stat`: so the process must have the very file open.
+        if kind == "FLOCK" and place.rpartition(":")[2] == str(found.st_ino):
+            with suppress(OSError):  # it has ended, or is somebody else's
+                if any(os.path.samestat(found, os.stat(entry)) for entry in os.scandir(f"/proc/{pid}/fd")):
+                    return int(pid)
+    return None
 
 
 class FolderLock:

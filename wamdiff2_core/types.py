@@ -28,10 +28,17 @@ def _array(name: str, value: object, shape: tuple[int | None, ...]) -> np.ndarra
     array = np.asarray(value, dtype=np.float64)
     if array.ndim != len(shape) or any(want not in (None, have) for want, have in zip(shape, array.shape, strict=True)):
         raise ValueError(f"{name}: expected shape {shape}, got {array.shape}")
-    if not np.isfinite(array).all():
-        raise ValueError(f"{name}: expected finite numbers, got {array.tolist()}")
+    place = not_finite_at(array)
+    if place is not None:
+        raise ValueError(f"{name}{list(place)}: expected a finite number, got {array[place]}")
     array.setflags(write=False)
     return array
+
+
+def not_finite_at(array: np.ndarray) -> tuple[int, ...] | None:
+    """Index of the first number of an array that is NaN or infinite; None when there is none."""
+    places = np.argwhere(~np.isfinite(array))
+    return tuple(int(index) for index in places[0]) if len(places) else None
 
 
 @dataclass(frozen=True)

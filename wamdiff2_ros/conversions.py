@@ -178,9 +178,14 @@ def ego_from_msg(message: Odometry) -> EgoState:
         ConversionError: a value that is not finite, or an orientation that is no rotation.
     """
     position, twist = message.pose.pose.position, message.twist.twist
-    values = (position.x, position.y, twist.linear.x, twist.linear.y, twist.angular.z)
-    if not all(map(math.isfinite, values)):
-        raise ConversionError(f"odometry: expected finite numbers, got x, y, vx, vy, yaw rate = {values}")
+    values = {
+        "pose.pose.position.x": position.x, "pose.pose.position.y": position.y,
+        "twist.twist.linear.x": twist.linear.x, "twist.twist.linear.y": twist.linear.y,
+        "twist.twist.angular.z": twist.angular.z,
+    }
+    for name, value in values.items():
+        if not math.isfinite(value):
+            raise ConversionError(f"odometry.{name}: expected a finite number, got {value}")
     return EgoState(
         velocity_mps=np.array([twist.linear.x, twist.linear.y]),
         yaw_rate_radps=twist.angular.z,

@@ -10,7 +10,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wamdiff2_core.errors import UserError, did_you_mean
+from wamdiff2_core.errors import UserError, did_you_mean, unknown_name
 
 if TYPE_CHECKING:
     from rclpy.node import Node
@@ -84,8 +84,7 @@ def declare(node: Node) -> PlannerParameters:
             fix = f"write {got}.0" if isinstance(field.default, float) and type(got) is int else ""
             raise UserError(f"parameter {field.name}", expected, got, fix) from None
         if choices and value not in choices:
-            expected = "one of " + ", ".join(choices)
-            raise UserError(f"parameter {field.name}", expected, value, did_you_mean(value, choices))
+            raise unknown_name(f"parameter {field.name}", value, choices)
         values[field.name] = value
     return PlannerParameters(**values)
 

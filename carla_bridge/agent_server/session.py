@@ -21,7 +21,7 @@ from wamdiff2_core.config import CameraSpec, TargetRule
 from wamdiff2_core.control.controller import Controller, PlanInMap
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.frames import angular_velocity_from_carla, flip_y, rotation_to_carla, yaw_from_compass
-from wamdiff2_core.types import CameraFrame, EgoState, Observation, Plan, Pose2D, VehicleCommand
+from wamdiff2_core.types import CameraFrame, EgoState, Observation, Plan, Pose2D, VehicleCommand, not_finite_at
 
 SETTLED_STD_M = 0.2
 MAX_OFF_PLAN_M = 50.0
@@ -245,6 +245,9 @@ def _matrix(message: Mapping[str, Any], name: str, width: int) -> np.ndarray:
         matrix = np.array(value, dtype=np.float64)
     except (TypeError, ValueError):
         matrix = np.empty(0)
-    if matrix.ndim != 2 or matrix.shape[1] != width or len(matrix) < 2 or not np.isfinite(matrix).all():
+    if matrix.ndim != 2 or matrix.shape[1] != width or len(matrix) < 2:
         raise UserError(name, f"at least two rows of {width} finite numbers", type(value).__name__)
+    place = not_finite_at(matrix)
+    if place is not None:
+        raise UserError(f"{name}{list(place)}", "a finite number", matrix[place].item())
     return matrix

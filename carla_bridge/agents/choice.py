@@ -10,7 +10,7 @@ from pathlib import Path
 from carla_bridge.agents.agent import Agent, Needs
 from carla_bridge.nano import NANO_CAMERA, NANO_TASK
 from wamdiff2_core.config import CameraSpec, TargetRule
-from wamdiff2_core.errors import UserError, did_you_mean
+from wamdiff2_core.errors import UserError, unknown_name
 from wamdiff2_core.serving_record import ServingRecord
 
 NANO_FOLDER = Path("checkpoints") / "wamdiff2-nano"
@@ -56,7 +56,7 @@ class AgentChoice:
                 agent does not have, or a deadline for another agent than a checkpoint.
         """
         if link and link not in LINKS:
-            raise UserError("link", " or ".join(LINKS), link, did_you_mean(link, LINKS))
+            raise unknown_name("link", link, LINKS)
         choice = cls._parse(spec)
         only = {"external": "ros", **dict.fromkeys(BUILT_IN, "in-process")}.get(choice.kind)
         if link and only and link != only:
@@ -75,8 +75,7 @@ class AgentChoice:
             return cls(spec, spec)
         folder = nano_folder() if spec == "nano" else Path(spec)
         if not folder.is_dir():
-            raise UserError("planner", "one of " + ", ".join(WORDS) + ", or a checkpoint folder", spec,
-                            did_you_mean(spec, WORDS))
+            raise unknown_name("planner", spec, WORDS, or_else="a checkpoint folder")
         record = ServingRecord.load(folder)
         if record is None:
             return cls(spec, "checkpoint", folder=folder)

@@ -14,7 +14,7 @@ from carla_bridge.routes.navigation import Manoeuvre, RoutePlan, announced
 from carla_bridge.routes.route_planner import OVERRUN_M
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.frames import flip_y
-from wamdiff2_core.types import NavCommand
+from wamdiff2_core.types import NavCommand, not_finite_at
 
 COMMANDS = {int(option): command for command, option in OPTIONS.items()}
 MIN_STEP_M = 0.05
@@ -37,8 +37,11 @@ def route_from_global_plan(positions_carla: np.ndarray, options: list[int], rout
         UserError: it is no plan of at least 2 m.
     """
     points = np.asarray(positions_carla, dtype=np.float64)
-    if points.ndim != 2 or points.shape[1] != 3 or len(points) != len(options) or not np.isfinite(points).all():
-        raise UserError("global plan", "(N, 3) finite positions and N options", f"{points.shape}, {len(options)}")
+    if points.ndim != 2 or points.shape[1] != 3 or len(points) != len(options):
+        raise UserError("global plan", "(N, 3) positions and N options", f"{points.shape}, {len(options)}")
+    place = not_finite_at(points)
+    if place is not None:
+        raise UserError(f"global plan: position {place[0] + 1}", "finite x, y and z", points[place[0]].tolist())
     xyz, kept = _forward_only(flip_y(points))
     arc = np.concatenate([[0.0], np.cumsum(np.linalg.norm(np.diff(xyz[:, :2], axis=0), axis=1))])
     length = float(arc[-1])

@@ -180,15 +180,10 @@ def _parse_route(path: Path, index: int, element: ElementTree.Element) -> RouteS
     positions = element.findall("waypoints/position")
     if len(positions) < 2:
         raise UserError(name, "at least two <waypoints><position/>", f"{len(positions)}")
-    points = []
-    for k, position in enumerate(positions):
-        try:
-            points.append([float(position.attrib[axis]) for axis in "xyz"])
-        except (KeyError, ValueError):
-            raise UserError(f"{name}: position {k + 1}", "numbers x, y and z", str(position.attrib)) from None
-    keypoints = np.array(points)
-    if not np.isfinite(keypoints).all():
-        raise UserError(name, "finite positions", "nan or inf")
+    keypoints = np.array([
+        [_finite(f"{name}: position {k + 1}", axis, position.attrib) for axis in "xyz"]
+        for k, position in enumerate(positions)
+    ])
     scenarios = tuple(_parse_scenario(name, k, item) for k, item in enumerate(element.findall("scenarios/scenario")))
     weathers = [_parse_weather(name, k, item) for k, item in enumerate(element.findall("weathers/weather"))]
     weathers.sort(key=lambda weather: weather.route_pct)

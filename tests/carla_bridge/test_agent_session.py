@@ -200,6 +200,7 @@ def test_time_that_goes_back_is_refused() -> None:
     [
         ({"positions": "straight on"}, "positions"), ({"positions": [[0.0, 0.0]] * 101}, "positions"),
         ({"options": [1.5] * 101}, "options"), ({"options": [4]}, "N options"), ({"degrees": None}, "degrees"),
+        ({"positions": [[0.0, 0.0, 0.0], [1.0, math.nan, 0.0]]}, r"positions\[1, 1\]: .* finite number, got nan"),
         ({"degrees": [[0.0, 0.0]] * 3}, "degrees"), ({"max_steer_deg": 700.0}, "max_steer_deg"),
         ({"degrees": [[0.0, k * 1e-3] for k in range(101)]}, "Mercator"),
     ],

@@ -91,5 +91,8 @@ def test_what_is_no_plan_is_refused() -> None:
     for wrong, code in ((points[:, :2], options), (points, options[:-1]), (points * np.nan, options)):
         with pytest.raises(UserError, match="global plan"):
             route_from_global_plan(wrong, code)
+    points[4, 1] = np.nan
+    with pytest.raises(UserError, match=r"global plan: position 5: expected finite .*\[4.0, nan, 0.0\]"):
+        route_from_global_plan(points, options)
     with pytest.raises(UserError, match="at least 2 m"):
         route_from_global_plan(points[[3, 3, 3]], [FOLLOW] * 3)

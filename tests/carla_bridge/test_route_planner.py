@@ -240,9 +240,9 @@ POINT = '<position x="{}" y="0" z="0"/>'
         ('<routes><route town="T"/></routes>', "number 1: expected an attribute id"),
         ('<routes><route id="7"/></routes>', "attribute town"),
         (XML.format(POINT.format(1)), "at least two"),
-        (XML.format(POINT.format(1) + POINT.format("one")), "position 2"),
-        (XML.format(POINT.format(1) + '<position x="1" z="0"/>'), "position 2"),
-        (XML.format(POINT.format(1) + POINT.format("nan")), "finite"),
+        (XML.format(POINT.format(1) + POINT.format("one")), "position 2: expected a number x, got one"),
+        (XML.format(POINT.format(1) + '<position x="1" z="0"/>'), "position 2: expected a number y, got none"),
+        (XML.format(POINT.format(1) + POINT.format("nan")), "route 7: position 2: expected a finite x, got nan"),
         ("<routes>" + 2 * (XML.format(POINT.format(1) + POINT.format(2))[8:-9]) + "</routes>", "id 7 twice"),
     ],
 )

@@ -416,7 +416,7 @@ WRONG = {
     "no such folder to plan": (["plan", "none"], "model_id: expected a checkpoint folder, got none"),
     "no such parent": (["decode", "DIR", "--parent", "none"], "model_id: expected a checkpoint folder, got none"),
     "parent of blocks": (["decode", "DIR", "--parent", "DIR"], "parent: expected autoregressive weights"),
-    "unknown row": (["decode", "DIR", "--rows", "hf_ra"], "rows: expected among hf_ar, own_ar"),
+    "unknown row": (["decode", "DIR", "--rows", "hf_ra"], "rows: expected one of hf_ar, own_ar"),
     "no rounds": (["decode", "DIR", "--rounds", "0"], "rounds: expected an integer >= 1, got 0"),
     "picture of another kind": (["decode", "DIR", "--plot", "x.jpg"], "plot: expected a file that ends in .png"),
     "folder for a file": (["plan", "DIR", "--json", "DIR"], "json: expected a file"),

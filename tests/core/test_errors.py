@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import ast
 import pickle
+from pathlib import Path
 
 import pytest
 
-from wamdiff2_core.errors import ExitCode, InfrastructureError, UserError, did_you_mean
+from wamdiff2_core.errors import ExitCode, InfrastructureError, UserError, did_you_mean, unknown_name
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_exit_codes_are_the_documented_ones():
@@ -39,3 +43,24 @@ def test_user_error_travels_between_processes():
 )
 def test_did_you_mean_gives_the_closest_word_or_all(word, hint):
     assert did_you_mean(word, iter(["sequential", "static"])) == hint
+
+
+def test_an_unknown_name_lists_what_there_is_once():
+    far, near = (unknown_name("mode", word, iter(["task", "off"])) for word in ("zzz", "tusk"))
+    assert str(far) == "mode: expected one of task, off, got zzz"
+    assert str(near) == "mode: expected one of task, off, got tusk; did you mean 'task'?"
+    assert str(unknown_name("size", 3, ["4"], or_else="a folder")) == "size: expected one of 4, or a folder, got 3"
+
+
+def test_no_error_lists_the_known_names_in_what_it_expects_and_in_its_fix():
+    found = 0
+    for package in ("wamdiff2_core", "wamdiff2_ros", "training", "carla_bridge"):
+        for file in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text())):
+                if not (isinstance(node, ast.Call) and getattr(node.func, "id", "") == "UserError"):
+                    continue
+                fixes = [call for fix in node.args[3:] for call in ast.walk(fix) if isinstance(call, ast.Call)]
+                if any(getattr(call.func, "id", "") == "did_you_mean" for call in fixes):
+                    found += 1
+                    assert isinstance(node.args[1], ast.Constant), f"{file}:{node.lineno}: take unknown_name"
+    assert found > 5

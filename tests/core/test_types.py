@@ -30,11 +30,11 @@ def test_camera_frame_takes_only_rgb_bytes(rgb):
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_numbers_that_are_not_finite_are_refused(bad):
-    with pytest.raises(ValueError, match="xy_m: expected finite"):
+    with pytest.raises(ValueError, match=rf"xy_m\[0, 1\]: expected a finite number, got {bad}"):
         Waypoints(np.array([[1.0, bad]]), 0.5)
-    with pytest.raises(ValueError, match="velocity_mps: expected finite"):
+    with pytest.raises(ValueError, match=rf"velocity_mps\[0\]: expected a finite number, got {bad}"):
         EgoState(velocity_mps=np.array([bad, 0.0]))
-    with pytest.raises(ValueError, match="targets_m: expected finite"):
+    with pytest.raises(ValueError, match=rf"targets_m\[1, 0\]: expected a finite number, got {bad}"):
         Navigation(np.array([[1.0, 2.0], [bad, 0.0]]))
 
 

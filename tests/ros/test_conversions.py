@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -131,10 +132,17 @@ def test_orientation_that_is_no_rotation_is_refused(quaternion):
         conversions.yaw_from_quaternion(quaternion)
 
 
-def test_odometry_with_nan_is_refused():
+@pytest.mark.parametrize(
+    "field", ["pose.pose.position.x", "pose.pose.position.y", "twist.twist.linear.y", "twist.twist.angular.z"]
+)
+def test_odometry_with_nan_is_refused_by_the_name_of_the_field(field):
     message = conversions.ego_to_msg(EgoState())
-    message.twist.twist.linear.x = math.nan
-    with pytest.raises(ConversionError, match="odometry: expected finite"):
+    *way, last = field.split(".")
+    part = message
+    for name in way:
+        part = getattr(part, name)
+    setattr(part, last, math.nan)
+    with pytest.raises(ConversionError, match=rf"odometry\.{re.escape(field)}: expected a finite number, got nan"):
         conversions.ego_from_msg(message)
 
 
@@ -160,7 +168,7 @@ def test_unset_or_unknown_command_is_refused(command):
 def test_navigation_with_infinite_target_is_refused():
     message = conversions.navigation_to_msg(Navigation(np.zeros((2, 2))), 0)
     message.targets[1].x_m = math.inf
-    with pytest.raises(ConversionError, match=r"navigation\.targets_m"):
+    with pytest.raises(ConversionError, match=r"navigation\.targets_m\[1, 0\]: .* got inf"):
         conversions.navigation_from_msg(message)
 
 

@@ -209,6 +209,14 @@ def test_the_picture_has_waypoints_where_they_are_on_the_road(folder: Path) -> N
     assert (top[..., 1] > 150).any()
 
 
+def test_a_sample_without_anything_to_draw_is_refused_and_no_folder_is_made(folder: Path) -> None:
+    file = write(folder, [json.dumps({"id": "t", "conversations": [
+        {"from": "human", "value": "Why?"}, {"from": "gpt", "value": "So."}]})])
+    with pytest.raises(UserError, match=r"--images: expected .* or waypoints, got neither in sample 1"):
+        command("show", file, "t", "--images", folder / "out" / "a.png")
+    assert not (folder / "out").exists()
+
+
 def test_points_on_the_ground_are_seen_where_a_pinhole_camera_has_them() -> None:
     camera = CameraSpec(x_m=1.0, z_m=1.8, width_px=200, height_px=100, hfov_deg=90.0)
     points = ground_to_pixels(camera, np.array([[11.0, 0.0], [11.0, 5.0], [0.5, 0.0]]))

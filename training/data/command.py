@@ -120,11 +120,11 @@ def show(
     if found.extra:
         console.print("[bold]keys of its own[/]", escape(json.dumps(found.extra, ensure_ascii=False)), soft_wrap=True)
     if images is not None:
-        target = writable_file(images, "--images")
         rig = () if record is None else record.rig
         points = waypoints_of(found, y_axis or text_y_axis(found))
         if not pictures and points is None:
             raise UserError("--images", "a sample with images or waypoints", f"neither in sample {number + 1}")
+        target = writable_file(images, "--images")
         contact_sheet(pictures, points, rig).save(target, format="PNG")
         console.print(f"wrote {escape(str(target))}", soft_wrap=True)
     return int(ExitCode.DONE)

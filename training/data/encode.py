@@ -25,7 +25,7 @@ from wamdiff2_core.chat import IMAGE_PLACEHOLDER, ChatCodec, ChatRequest
 from wamdiff2_core.config import ImagePolicy, Strict
 from wamdiff2_core.conversations import ConversationError, Exchange, read_rgb
 from wamdiff2_core.dataset import Sample
-from wamdiff2_core.errors import UserError, did_you_mean
+from wamdiff2_core.errors import UserError, unknown_name
 from wamdiff2_core.model.positions import prompt_positions
 
 OverLong = Literal["refuse", "drop", "shorten"]
@@ -52,9 +52,7 @@ class LengthLimits(Strict):
             got = (self.prompt_tokens, self.answer_tokens)
             raise UserError("prompt_tokens, answer_tokens", "at least 1 and 2", got)
         if self.over_long not in get_args(OverLong):
-            known = get_args(OverLong)
-            raise UserError("over_long", "one of " + ", ".join(known), self.over_long,
-                            did_you_mean(str(self.over_long), known))
+            raise unknown_name("over_long", self.over_long, get_args(OverLong))
 
 
 @dataclass(frozen=True)

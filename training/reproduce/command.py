@@ -41,11 +41,11 @@ def reproduce(
     from training.reproduce.recipes import Workshop, needed
     from training.reproduce.runs import StoppedError, train_stages
     from training.reproduce.tables import TABLES
-    from wamdiff2_core.errors import ExitCode, UserError, did_you_mean
+    from wamdiff2_core.errors import ExitCode, unknown_name
     from wamdiff2_core.outputs import writable_folder
 
     if table not in TABLES:
-        raise UserError("TABLE", "one of " + ", ".join(TABLES), table, did_you_mean(table, TABLES))
+        raise unknown_name("TABLE", table, TABLES)
     asked = TABLES[table]
     workshop = Workshop((out or Path("runs/reproduce") / scale).resolve(), scale, data, validation, steps)
     recipes = needed(row.stage for row in asked.rows)

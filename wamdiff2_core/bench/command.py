@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from wamdiff2_core.cli.predict import DTYPES, device_of
-from wamdiff2_core.errors import UserError, did_you_mean
+from wamdiff2_core.errors import UserError, unknown_name
 from wamdiff2_core.outputs import writable_file
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ def _subject(
 def _settings(threads: int | None, device: str, dtype: str) -> tuple[torch.dtype | None, str]:
     """Set the threads; the dtype, None for the model's own, and the device."""
     if dtype not in DTYPES:
-        raise UserError("dtype", "one of " + ", ".join(DTYPES), dtype, did_you_mean(dtype, DTYPES))
+        raise unknown_name("dtype", dtype, DTYPES)
     _at_least_one(threads=threads)
     import torch
 

@@ -21,7 +21,7 @@ from wamdiff2_core.bench.naive import NO_EOS, decode_naively, generate_stock, pl
 from wamdiff2_core.bench.subjects import BLOCK_SIZES, Subject
 from wamdiff2_core.config import DecodeConfig
 from wamdiff2_core.decode import Generator
-from wamdiff2_core.errors import UserError, did_you_mean
+from wamdiff2_core.errors import UserError, unknown_name
 from wamdiff2_core.model.block_model import BlockModel
 from wamdiff2_core.model.checkpoint import load_checkpoint
 from wamdiff2_core.serving_record import RECORD_NAME, ServingRecord
@@ -120,7 +120,7 @@ def chosen_rows(names: Sequence[str]) -> tuple[str, ...]:
     """
     for name in names:
         if name not in ROW_NAMES:
-            raise UserError("rows", "among " + ", ".join(ROW_NAMES), name, did_you_mean(name, ROW_NAMES))
+            raise unknown_name("rows", name, ROW_NAMES)
     return tuple(name for name in ROW_NAMES if not names or name in names)
 
 

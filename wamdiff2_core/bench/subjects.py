@@ -19,7 +19,7 @@ from wamdiff2_core.chat import IMAGE_PLACEHOLDER, ChatRequest, ModelInputs
 from wamdiff2_core.config import CameraSpec, DecodeConfig
 from wamdiff2_core.conversations import ConversationError, read_rgb
 from wamdiff2_core.dataset import read_dataset
-from wamdiff2_core.errors import UserError, did_you_mean
+from wamdiff2_core.errors import UserError, unknown_name
 from wamdiff2_core.model.checkpoint import Checkpoint, check_device, load_checkpoint
 from wamdiff2_core.serving_record import QWEN_EOS_TOKEN_ID, QWEN_MASK_TOKEN_ID, ServingRecord
 from wamdiff2_core.tasks.planning import planning_prompt
@@ -136,7 +136,7 @@ def find_shape(name: str) -> Shape:
         UserError: there is none.
     """
     if name not in SHAPES:
-        raise UserError("shape", "one of " + ", ".join(SHAPES), name, did_you_mean(name, SHAPES))
+        raise unknown_name("shape", name, SHAPES)
     return SHAPES[name]
 
 

@@ -19,7 +19,7 @@ from wamdiff2_core.chat import IMAGE_PLACEHOLDER, ChatRequest
 from wamdiff2_core.cli.predict import DTYPES, checked_record, decode_config, device_of
 from wamdiff2_core.config import TASK_NAMES, CameraSpec, DecodeConfig
 from wamdiff2_core.conversations import ConversationError, read_rgb
-from wamdiff2_core.errors import ExitCode, UserError, did_you_mean
+from wamdiff2_core.errors import ExitCode, UserError, unknown_name
 from wamdiff2_core.outputs import writable_file
 from wamdiff2_core.serving_record import ServingRecord
 from wamdiff2_core.tasks.drivebench import VIEWS, DriveBenchRequest, options_of, parse_drivebench
@@ -106,10 +106,9 @@ def ask(
     for, or the plan may not be driven.
     """
     if task != FREE and task not in TASK_NAMES:
-        known = (FREE, *TASK_NAMES)
-        raise UserError("task", "one of " + ", ".join(known), task, did_you_mean(task, known))
+        raise unknown_name("task", task, (FREE, *TASK_NAMES))
     if dtype not in DTYPES:
-        raise UserError("dtype", "one of " + ", ".join(DTYPES), dtype, did_you_mean(dtype, DTYPES))
+        raise unknown_name("dtype", dtype, DTYPES)
     drive = Drive(target or [], command, velocity, acceleration)
     _refuse_foreign_options(task, view, drive, out)
     record = checked_record(model)
@@ -175,8 +174,7 @@ def observation_of(images: Sequence[np.ndarray], rig: Sequence[CameraSpec], driv
         names = ", ".join(camera.name for camera in rig)
         raise UserError("image", f"one for each camera of the checkpoint ({names or 'front'})", len(images))
     if drive.command != "unknown" and drive.command not in COMMANDS:
-        known = [*COMMANDS, "unknown"]
-        raise UserError("command", "one of " + ", ".join(known), drive.command, did_you_mean(drive.command, known))
+        raise unknown_name("command", drive.command, (*COMMANDS, "unknown"))
     if len(drive.targets) != 2 and (drive.targets or prompt == "bench2drive"):
         raise UserError("target", "two target points", len(drive.targets), "give --target X,Y twice")
     targets = [_pair("target", text, both=True) for text in drive.targets] or [(0.0, 0.0)] * 2

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from wamdiff2_core.config import DecodeConfig, ImagePolicy
 from wamdiff2_core.conversations import read_objects
-from wamdiff2_core.errors import ExitCode, InfrastructureError, UserError, did_you_mean
+from wamdiff2_core.errors import ExitCode, InfrastructureError, UserError, unknown_name
 from wamdiff2_core.outputs import writable_file
 from wamdiff2_core.serving_record import ServingRecord
 
@@ -95,7 +95,7 @@ def predict(
     )
     images = image_policy(record, min_pixels, max_pixels)
     if dtype not in DTYPES:
-        raise UserError("dtype", "one of " + ", ".join(DTYPES), dtype, did_you_mean(dtype, DTYPES))
+        raise unknown_name("dtype", dtype, DTYPES)
     samples = read_objects(input_file)
     checked_output(output_file, input_file)
     request = PredictRequest(

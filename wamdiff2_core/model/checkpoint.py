@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from wamdiff2_core.chat import ChatCodec
 from wamdiff2_core.config import ImagePolicy
-from wamdiff2_core.errors import UserError
+from wamdiff2_core.errors import UserError, unknown_name
 from wamdiff2_core.images import make_image_processor
 from wamdiff2_core.serving_record import QWEN_EOS_TOKEN_ID, QWEN_MASK_TOKEN_ID, RECORD_NAME, ServingRecord
 
@@ -145,7 +145,7 @@ def load_checkpoint(
     check_device(device)
     backend = choose_backend(backend, device)
     if attn_implementation not in ATTENTION:
-        raise UserError("attn_implementation", "one of " + ", ".join(ATTENTION), attn_implementation)
+        raise unknown_name("attn_implementation", attn_implementation, ATTENTION)
     config = read_model_config(folder)
     record = ServingRecord.load(folder)
     weights = _weight_files(folder)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from wamdiff2_core.config import TASK_NAMES, GroundingTask, TaskName
-from wamdiff2_core.errors import UserError, did_you_mean
+from wamdiff2_core.errors import UserError, unknown_name
 from wamdiff2_core.serving_record import ServingRecord
 from wamdiff2_core.tasks.drivebench import (
     DriveBenchAnswer,
@@ -61,7 +61,7 @@ def find_task(name: str, record: ServingRecord | None = None) -> Task:
         UserError: no such task, the record names others, or planning without a record that gives its form.
     """
     if name not in TASK_NAMES:
-        raise UserError("task", "one of " + ", ".join(TASK_NAMES), name, did_you_mean(name, TASK_NAMES))
+        raise unknown_name("task", name, TASK_NAMES)
     if record is not None:
         record.check_task(name)
     if name == "lingoqa":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wamdiff2_core.errors import UserError, did_you_mean
+from wamdiff2_core.errors import unknown_name
 
 
 @dataclass(frozen=True)
@@ -45,5 +45,5 @@ def dialect_of(version: str) -> Dialect:
         UserError: the server does not speak it.
     """
     if version not in DIALECTS:
-        raise UserError("--client-version", " or ".join(DIALECTS), version, did_you_mean(version, list(DIALECTS)))
+        raise unknown_name("--client-version", version, DIALECTS)
     return DIALECTS[version]

@@ -9,7 +9,7 @@ import typer
 
 from carla_bridge.server.town_builder.builder import build_town
 from carla_bridge.server.town_builder.plans import TOWN_PLANS
-from wamdiff2_core.errors import UserError, did_you_mean
+from wamdiff2_core.errors import unknown_name
 from wamdiff2_core.journal import replace_file
 from wamdiff2_core.outputs import writable_file
 
@@ -23,7 +23,7 @@ def town(
     """Write a town of the embedded world as an OpenDRIVE file; the same bytes every time."""
     plan = TOWN_PLANS.get(name)
     if plan is None:
-        raise UserError("--name", ", ".join(TOWN_PLANS), name, did_you_mean(name, TOWN_PLANS))
+        raise unknown_name("--name", name, TOWN_PLANS)
     path = writable_file(out or Path(f"{name}.xodr"), "out")
     replace_file(path, build_town(plan))
     typer.echo(f"{path}: {len(plan.junctions)} junctions, {len(plan.roads)} roads")
