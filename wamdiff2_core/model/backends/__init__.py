@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from wamdiff2_core.errors import UserError, did_you_mean
+from wamdiff2_core.errors import UserError, unknown_name
 from wamdiff2_core.model.backends.backend import Backend, Batch, step_mask
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def check_backend(name: str) -> None:
     """Raise `UserError` when there is no backend of that name."""
     known = (AUTO, *BACKENDS)
     if name not in known:
-        raise UserError("backend", "one of " + ", ".join(known), name, did_you_mean(name, known))
+        raise unknown_name("backend", name, known)
 
 
 def make_backend(name: str, model: Qwen3VLForConditionalGeneration) -> Backend:
