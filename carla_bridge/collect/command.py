@@ -63,7 +63,7 @@ def collect(
     with SetFolder(out, _request(config), _versions(), samples) as target, _progress() as bar:
         before, began_s, processor_s = target.samples, time.monotonic(), sum(os.times()[:4])
         task = bar.add_task("collect", total=samples, completed=target.samples, episodes=target.episodes)
-        more = episodes(config, target.episodes, workers)
+        more = episodes(config, target.episodes, workers, max_episodes)
         while not target.full and (max_episodes == 0 or target.episodes < max_episodes):
             target.add(next(more))
             bar.update(task, completed=target.samples, episodes=target.episodes)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
@@ -74,35 +75,42 @@ class CollectConfig:
         return Schedule(self.specs(), self.seed, self.seconds, self.scenarios)
 
 
-def episodes(config: CollectConfig, first: int, workers: int) -> Iterator[Driven]:
-    """Episodes from a number on, in order, without end.
+def episodes(config: CollectConfig, first: int, workers: int, end: int = 0) -> Iterator[Driven]:
+    """Episodes from a number on, in order.
 
     Args:
         config: the set.
         first: number of the first one.
         workers: processes; 1 drives in this one.
+        end: number behind the last one; 0 goes on without end.
 
     Raises:
         InfrastructureError: servers fail again and again.
         UserError: no such town, or a route that cannot be driven there.
     """
     if workers == 1:
-        block = first // EPISODES_PER_BLOCK
-        while True:
-            yield from drive_block(config, block, first)
-            block += 1
-    yield from _side_by_side(config, first, workers)
+        for block in _blocks(first, end):
+            yield from drive_block(config, block, first, end)
+    else:
+        yield from _side_by_side(config, first, workers, end)
 
 
-def _side_by_side(config: CollectConfig, first: int, workers: int) -> Iterator[Driven]:
+def _blocks(first: int, end: int) -> Iterator[int]:
+    """Numbers of the blocks of these episodes."""
+    begin = first // EPISODES_PER_BLOCK
+    return iter(range(begin, -(-end // EPISODES_PER_BLOCK))) if end else itertools.count(begin)
+
+
+def _side_by_side(config: CollectConfig, first: int, workers: int, end: int) -> Iterator[Driven]:
     pool = ProcessPoolExecutor(workers, get_context("spawn"), end_with_parent, (os.getpid(),))
     waiting: list[Future[list[Driven]]] = []
-    block = first // EPISODES_PER_BLOCK
+    blocks = _blocks(first, end)
     try:
         while True:
-            while len(waiting) <= workers:
-                waiting.append(pool.submit(_whole_block, config, block, first))
-                block += 1
+            for block in itertools.islice(blocks, workers + 1 - len(waiting)):
+                waiting.append(pool.submit(_whole_block, config, block, first, end))
+            if not waiting:
+                return
             try:
                 yield from waiting.pop(0).result()
             except BrokenProcessPool as error:
@@ -114,13 +122,18 @@ def _side_by_side(config: CollectConfig, first: int, workers: int) -> Iterator[D
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _whole_block(config: CollectConfig, index: int, first: int) -> list[Driven]:
-    return list(drive_block(config, index, first))
+def _whole_block(config: CollectConfig, index: int, first: int, end: int) -> list[Driven]:
+    return list(drive_block(config, index, first, end))
 
 
-def drive_block(config: CollectConfig, index: int, first: int = 0) -> Iterator[Driven]:
-    """Episodes of a block that are not before `first`; those before are driven too, as the rest depends on them."""
+def drive_block(config: CollectConfig, index: int, first: int = 0, end: int = 0) -> Iterator[Driven]:
+    """Episodes of a block that are not before `first`, and before `end` if that is not 0.
+
+    Those before `first` are driven too, as the rest depends on them.
+    """
     block, done, subscribe_s = config.schedule().block(index), first, SUBSCRIBE_S
+    if end:
+        block = replace(block, episodes=tuple(episode for episode in block.episodes if episode.index < end))
     for attempt in range(TRIES):
         try:
             for driven in _attempt(config, block, subscribe_s):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shutil
@@ -16,7 +17,8 @@ pytest.importorskip("carla", reason="needs the carla client library")
 from carla_bridge.collect import collect
 from carla_bridge.collect.preview import write_preview
 from carla_bridge.collect.records import FILES, GROUNDING, PLANNING, QA, Line, Record
-from carla_bridge.collect.runner import CollectConfig
+from carla_bridge.collect.runner import CollectConfig, episodes
+from carla_bridge.collect.schedule import Block
 from carla_bridge.nano import NANO_TASK
 from carla_bridge.routes import ROUTES_FOLDER
 from wamdiff2_core.conversations import read_rgb
@@ -125,6 +127,7 @@ def test_a_killed_set_goes_on_to_the_same_bytes_with_any_number_of_workers(made:
     for picture in list((killed / "images").glob("00001-*"))[:5]:
         picture.write_bytes(b"half a pic")
     run(killed, workers=2)
+    assert list((killed / "logs").iterdir()) == [], "of blocks that were begun and not wanted"
     for name in (*FILES, "episodes.jsonl", "collect.json"):
         assert (killed / name).read_bytes() == (made / name).read_bytes(), name
     for picture in (made / "images").iterdir():
@@ -164,6 +167,21 @@ def test_bad_options_are_user_errors(tmp_path: Path) -> None:
         run(tmp_path / "z", carla="127.0.0.1:2000", workers=2)
 
 
+def test_no_episode_is_driven_behind_the_last_one_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driven: list[int] = []
+
+    def attempt(config: CollectConfig, block: Block, subscribe_s: float) -> Iterator[object]:
+        for episode in block.episodes:
+            driven.append(episode.index)
+            yield fake(episode.index, 1)
+
+    monkeypatch.setattr("carla_bridge.collect.runner._attempt", attempt)
+    config = CollectConfig((ROUTES,), tmp_path)
+    assert [episode.index for episode in episodes(config, 1, 1, 6)] == [1, 2, 3, 4, 5]
+    assert driven == [0, 1, 2, 3, 4, 5]
+    assert [episode.index for episode in itertools.islice(episodes(config, 6, 1), 4)] == [6, 7, 8, 9]
+
+
 def fake(index: int, count: int) -> object:
     from carla_bridge.collect.episode import Driven
 
@@ -177,7 +195,7 @@ def fake(index: int, count: int) -> object:
 def test_an_episode_that_was_cut_for_a_smaller_set_is_driven_again_for_a_larger_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def made_up(config: CollectConfig, first: int, workers: int) -> Iterator[object]:
+    def made_up(config: CollectConfig, first: int, workers: int, end: int) -> Iterator[object]:
         for index in range(first, 100):
             yield fake(index, 10)
 
