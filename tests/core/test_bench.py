@@ -14,10 +14,10 @@ import torch
 from transformers import Qwen3VLForConditionalGeneration
 
 from tests.core.doubles import EOS, MASK, random_inputs, save_tiny, tiny_config, tiny_model
-from wamdiff2_core.bench import ladder, machine, naive, parts, subjects
+from wamdiff2_core.bench import ladder, machine, naive, parts, report, subjects
 from wamdiff2_core.bench.command import bench
 from wamdiff2_core.bench.machine import Floor, Machine, Rates
-from wamdiff2_core.cli.main import as_command, exit_code_of
+from wamdiff2_core.cli.main import as_command, exit_code_of, main
 from wamdiff2_core.config import DecodeConfig
 from wamdiff2_core.decode import Generator
 from wamdiff2_core.errors import UserError
@@ -366,10 +366,49 @@ def test_prefill_and_plan_write_their_parts(quick, nano_folder, tmp_path):
     assert rows[1]["prompt_tokens"] > 16 + 32  # the picture has 32 tokens
     assert list(result["ratios"]["over_hf_prefill"]) == [str(rows[1]["prompt_tokens"]), str(rows[3]["prompt_tokens"])]
     assert run("plan", nano_folder, "--rounds", 1, "--json", file) == 0
-    rows = {row["name"]: row["ms_median"] for row in json.loads(file.read_text())["rows"]}
-    assert list(rows) == ["load", "plan", "prefill", "decode", "other"]
+    every = json.loads(file.read_text())["rows"]
+    rows = {row["name"]: row["ms_median"] for row in every}
+    assert list(rows) == ["load", "warm_up", "first_plan", "plan", "prefill", "decode", "other", "grammar_task",
+                          "temperature"]
     assert rows["plan"] == pytest.approx(rows["prefill"] + rows["decode"] + rows["other"])
     assert min(rows.values()) > 0
+    assert [row["calls"] for row in every] == [1] * 9
+    decoded = {row["name"]: row["forwards_per_answer"] for row in every if row["forwards_per_answer"] is not None}
+    assert list(decoded) == ["plan", "grammar_task", "temperature"]
+    assert min(decoded.values()) >= 2
+
+
+def test_plan_rows_take_turns_on_other_pictures_each_in_its_own_decoding(nano_folder, monkeypatch):
+    from wamdiff2_core.planner import CheckpointPlanner
+
+    seen, planned = [], CheckpointPlanner.plan
+
+    def plan(self, observation):
+        seen.append((self.decode.grammar, self.decode.temperature, observation.frames[0].rgb.tobytes()))
+        return planned(self, observation)
+
+    monkeypatch.setattr(CheckpointPlanner, "plan", plan)
+    told = []
+    parts.measure_plan(nano_folder, 2, show=told.append, temperature=0.5)
+    kinds = [("off", 0.0), ("task", 0.0), ("off", 0.5)]
+    measured = seen[-6:]
+    assert [kind[:2] for kind in measured] == [*kinds, *kinds[1:], kinds[0]]
+    assert [kind[:2] for kind in seen[3:-6]] == [kinds[0]] * 2 + [kinds[1]] * 2 + [kinds[2]] * 2  # warm-up of each
+    pictures = [kind[2] for kind in measured]
+    assert len(set(pictures[:3])) == len(set(pictures[3:])) == 1
+    assert len({pictures[0], pictures[3], seen[2][2]}) == 3
+    assert told[-1] == parts.plan_calls(2) == 6
+
+
+def test_a_table_is_not_cut_where_it_is_piped(capsys):
+    columns = {name: 12345.678 for _, name, form in report._COLUMNS if form.endswith("f")}
+    machine = {"cpu": "", "vector_extensions": [], "cores": 1, "threads": 1, "torch_version": "", "device": ""}
+    rows = [{"name": "a row of a long name", **columns}]
+    report.show("a title", {"rows": rows, "ratios": {}, "peak_memory_gib": 1.0, "machine": machine})
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[0] == "a title"
+    assert "…" not in printed
+    assert printed.count("12345.") + printed.count("12346.") == len(columns)
 
 
 def test_our_prompt_forward_and_the_stock_one_fill_equal_caches():
@@ -425,6 +464,7 @@ WRONG = {
     "too long": (["prefill", "DIR", "--lengths", "5000"], "lengths: expected prompts of at most 4096 tokens"),
     "picture of another size": (["plan", "DIR", "--image", "PICTURE"], "image: expected 256 x 128 pixels"),
     "autoregressive blocks": (["decode", "DIR", "--strategy", "autoregressive"], "strategy: expected a strategy of"),
+    "no temperature": (["plan", "DIR", "--temperature", "0"], "temperature: expected above 0"),
     "no such data": (["decode", "DIR", "--data", "none.jsonl"], "none.jsonl"),
 }
 
@@ -451,9 +491,16 @@ def test_weights_with_shifted_labels_decode_no_blocks_unless_told():
     assert ladder.allowed_sizes(ServingRecord(block_sizes=(32, 8)), [], False) == [8, 32]
 
 
+def test_an_unknown_measurement_gets_a_suggestion(capsys):
+    assert main(["bench", "decod"]) == 2
+    error = " ".join(capsys.readouterr().err.split())
+    assert error == "error: command: expected a wamdiff2 bench command, got decod; did you mean 'decode'?"
+
+
 def test_the_command_is_registered():
     import tomllib
 
     project = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())
     assert project["project"]["entry-points"]["wamdiff2.commands"]["bench"] == "wamdiff2_core.bench.command:bench"
-    assert set(as_command(bench, "bench").commands) == {"decode", "prefill", "plan"}
+    assert project["project"]["entry-points"]["wamdiff2.bench"] == {"node": "wamdiff2_ros.command:bench_node"}
+    assert set(as_command(bench, "bench").commands) == {"decode", "prefill", "plan", "deadline"}

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from wamdiff2_core.cli.main import CommandGroup
 from wamdiff2_core.cli.predict import DTYPES, device_of
 from wamdiff2_core.errors import UserError, unknown_name
 from wamdiff2_core.outputs import writable_file
@@ -22,7 +23,15 @@ if TYPE_CHECKING:
     from wamdiff2_core.bench.subjects import Subject
 
 DEFAULT_CHECKPOINT = Path("checkpoints/wamdiff2-nano")
-bench = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+class BenchCommands(CommandGroup):
+    """What is measured here, and what other packages measure with their own parts, as the node."""
+
+    entry_point_group = "wamdiff2.bench"
+
+
+bench = typer.Typer(cls=BenchCommands, add_completion=False, pretty_exceptions_enable=False)
 
 _Checkpoint = Annotated[Path | None, typer.Argument(help=f"Checkpoint folder ({DEFAULT_CHECKPOINT}).")]
 _Shape = Annotated[
@@ -161,6 +170,7 @@ def prefill(
 def plan(
     checkpoint: _Checkpoint = None,
     image: _Image = None,
+    temperature: Annotated[float, typer.Option(help="Of the sampled row.")] = 1.0,
     rounds: _Rounds = 20,
     threads: _Threads = None,
     device: _Device = "auto",
@@ -169,22 +179,65 @@ def plan(
 ) -> None:
     """`Planner.plan` on one picture, from observation to checked waypoints."""
     from wamdiff2_core.bench.machine import Machine, peak_memory_gib
-    from wamdiff2_core.bench.parts import measure_plan
+    from wamdiff2_core.bench.parts import measure_plan, plan_calls
     from wamdiff2_core.bench.report import deliver, report
 
     _at_least_one(rounds=rounds)
+    if not temperature > 0:
+        raise UserError("temperature", "above 0, beside the rows at 0", temperature)
     folder = checkpoint or DEFAULT_CHECKPOINT
     _outputs(json_file, None)
     torch_dtype, where = _settings(threads, device, dtype)
-    with _progress("bench plan", rounds + 1) as tell:
-        rows = measure_plan(folder, rounds, where, torch_dtype, image, tell)
+    with _progress("bench plan", plan_calls(rounds)) as tell:
+        rows = measure_plan(folder, rounds, where, torch_dtype, image, tell, temperature)
     import torch
 
     used = torch.device(where)
     result = report(
-        str(folder), rows, Machine.of(used), {}, dtype=dtype, rounds=rounds, peak_memory_gib=peak_memory_gib(used)
+        str(folder), rows, Machine.of(used), {}, dtype=dtype, rounds=rounds, temperature=temperature,
+        peak_memory_gib=peak_memory_gib(used),
     )
     deliver(f"{folder}: Planner.plan, {rounds} rounds", result, json_file)
+
+
+@bench.command()
+def deadline(
+    data: Annotated[Path, typer.Option(help="Conversation file with planning questions and their right answers.")],
+    checkpoint: _Checkpoint = None,
+    deadlines: Annotated[str, typer.Option(help="Milliseconds, beside none.")] = "50,100,200",
+    samples: Annotated[int, typer.Option(help="Planning samples, spread over the file.")] = 200,
+    near: Annotated[float, typer.Option(help="Metres of mean distance within which a plan scores.")] = 1.0,
+    threads: _Threads = None,
+    device: _Device = "auto",
+    dtype: _Dtype = "auto",
+    json_file: _Json = None,
+) -> None:
+    """Plans of recorded samples under deadlines: latency, lateness, and what is kept of the planning score."""
+    from wamdiff2_core.bench.deadline import measure_deadlines, planners_of, read_cases
+    from wamdiff2_core.bench.machine import Machine, peak_memory_gib
+    from wamdiff2_core.bench.report import deliver, report
+    from wamdiff2_core.model.checkpoint import load_checkpoint
+
+    _at_least_one(samples=samples)
+    limits = _integers("deadlines", deadlines)
+    if not near > 0:
+        raise UserError("near", "metres > 0", near)
+    _outputs(json_file, None)
+    folder = checkpoint or DEFAULT_CHECKPOINT
+    torch_dtype, where = _settings(threads, device, dtype)
+    loaded = load_checkpoint(folder, device=where, dtype=torch_dtype)
+    planners = planners_of(loaded, limits)
+    planning = planners[0].record.planning
+    assert planning is not None  # a planner has one
+    cases = read_cases(data, samples, planning, planners[0].rig)
+    with _progress("bench deadline", len(cases) * len(planners)) as tell:
+        rows = measure_deadlines(planners, cases, near, tell)
+    used = loaded.model.device
+    result = report(
+        str(folder), rows, Machine.of(used), {}, dtype=str(loaded.model.dtype).removeprefix("torch."), data=str(data),
+        samples=len(cases), near_m=near, peak_memory_gib=peak_memory_gib(used),
+    )
+    deliver(f"{folder}: Planner.plan, {len(cases)} samples, near: within {near:g} m", result, json_file)
 
 
 def _target(checkpoint: Path | None, shape: str | None, **own: Path | None) -> Path | None:

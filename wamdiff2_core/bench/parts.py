@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,11 +15,14 @@ import torch
 
 from wamdiff2_core.bench.machine import Floor, synchronised
 from wamdiff2_core.bench.naive import stock_inputs
-from wamdiff2_core.bench.subjects import Subject, observation, random_prompt
+from wamdiff2_core.bench.subjects import Subject, moved, observation, random_prompt
 from wamdiff2_core.chat import ModelInputs
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.model.block_model import BlockModel
+from wamdiff2_core.model.checkpoint import Checkpoint, load_checkpoint
 from wamdiff2_core.planner import CheckpointPlanner
+
+ENOUGH_FOR_P99 = 50
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,8 @@ class PartRow:
         fraction_of_floor: the least possible time by the median.
         first_ms: the first call, not among the others.
         calls: measured ones.
+        forwards_per_answer: of the language model, mean; None where nothing is decoded.
+        ms_p99: 99th percentile; None where the calls are too few for one.
     """
 
     name: str
@@ -42,6 +48,8 @@ class PartRow:
     fraction_of_floor: float | None = None
     first_ms: float | None = None
     calls: int | None = None
+    forwards_per_answer: float | None = None
+    ms_p99: float | None = None
 
 
 @torch.inference_mode()
@@ -88,7 +96,7 @@ def measure_prefill(
             times[which].append((synchronised(device) - started) * 1e3)
             show(turn * len(runs) + step + 1)
     return [
-        _row(name, every[1:], tokens, least * 1e3, every[0])
+        part_row(name, every[1:], tokens, least * 1e3, every[0])
         for (name, tokens, least, _), every in zip(runs, times, strict=True)
     ]
 
@@ -108,13 +116,15 @@ def prefill_ratios(rows: Sequence[PartRow]) -> dict[str, dict[str, float]]:
 
 def measure_plan(
     folder: Path, rounds: int, device: str = "cpu", dtype: torch.dtype | None = None, image: Path | None = None,
-    show: Callable[[int], None] = lambda done: None,
+    show: Callable[[int], None] = lambda done: None, temperature: float = 1.0,
 ) -> list[PartRow]:
-    """Time `Planner.plan` on one observation.
+    """Time `Planner.plan`, every time on another picture.
 
-    Rows: `load`; `plan`, the whole call; `prefill` and `decode`, its own account of them; `other`, what is left of it:
-    the prompt, the picture's preparation, reading and checking the answer. On an accelerator `prefill` is the time to
-    give the work out, and what the device still has to do of it falls to `decode`.
+    Rows: `load`; `warm_up`, which a node does before it says that it is ready, and `first_plan` after it; `plan`, the
+    whole call; `prefill` and `decode`, its own account of them; `other`, what is left of it: the prompt, the picture's
+    preparation, reading and checking the answer. `grammar_off` or `grammar_task`, whichever the record does not say,
+    and `temperature`, sampled without a grammar, are whole calls too; all these take turns. On an accelerator
+    `prefill` is the time to give the work out, and what the device still has to do of it falls to `decode`.
 
     Args:
         folder: checkpoint that plans.
@@ -122,25 +132,63 @@ def measure_plan(
         device, dtype: of the model.
         image: picture of the rig's size; None makes one up.
         show: told how many plans are done.
+        temperature: of the last row, above 0.
 
     Raises:
         UserError: the checkpoint does not plan, or the picture does not fit.
     """
     started = time.perf_counter()
-    planner = CheckpointPlanner.load(folder, device=device, dtype=dtype)
+    checkpoint = load_checkpoint(folder, device=device, dtype=dtype)
+    own = CheckpointPlanner(checkpoint)
     load_ms = (time.perf_counter() - started) * 1e3
-    seen = observation(planner.rig, image)
-    columns: dict[str, list[float]] = {name: [] for name in ("plan", "prefill", "decode", "other")}
-    for turn in range(rounds + 1):
-        started = time.perf_counter()
-        stats = planner.plan(seen).stats
-        whole = (time.perf_counter() - started) * 1e3
-        parts = (whole, stats.prefill_ms, stats.decode_ms, whole - stats.prefill_ms - stats.decode_ms)
-        for column, value in zip(columns.values(), parts, strict=True):
-            column.append(value)
-        show(turn + 1)
-    rows = [_row(name, every[1:], first_ms=every[0]) for name, every in columns.items()]
-    return [_row("load", [load_ms]), *rows]
+    seen = observation(own.rig, image)
+    warm_up_ms = _call_ms(own.warm_up)
+    first_ms = _call_ms(partial(own.plan, moved(seen, -1)))
+    planners = {"plan": own} | _variants(checkpoint, own, temperature)
+    for planner in planners.values():
+        planner.warm_up()
+    columns: dict[str, list[float]] = {name: [] for name in ("plan", "prefill", "decode", "other", *planners)}
+    forwards: dict[str, list[float]] = {name: [] for name in columns}
+    names = list(planners)
+    for turn in range(rounds):
+        for step in range(len(names)):
+            name = names[(turn + step) % len(names)]
+            started = time.perf_counter()
+            stats = planners[name].plan(moved(seen, turn)).stats
+            whole = (time.perf_counter() - started) * 1e3
+            columns[name].append(whole)
+            forwards[name].append(stats.forwards)
+            if name == "plan":
+                parts = stats.prefill_ms, stats.decode_ms, whole - stats.prefill_ms - stats.decode_ms
+                for part, value in zip(("prefill", "decode", "other"), parts, strict=True):
+                    columns[part].append(value)
+            show(turn * len(names) + step + 1)
+    once = [part_row("load", [load_ms]), part_row("warm_up", [warm_up_ms]), part_row("first_plan", [first_ms])]
+    return once + [part_row(name, every, forwards=forwards[name]) for name, every in columns.items()]
+
+
+def plan_calls(rounds: int) -> int:
+    """The most that `measure_plan` will have told its `show` at the end."""
+    return 3 * rounds
+
+
+def _variants(checkpoint: Checkpoint, own: CheckpointPlanner, temperature: float) -> dict[str, CheckpointPlanner]:
+    """Planners with the other grammar, where the tokenizer allows it, and at a temperature; without a deadline."""
+    free = replace(own.decode, grammar="off", temperature=0.0, deadline_ms=0.0)
+    wanted = {"grammar_off": free, "grammar_task": replace(free, grammar="task")}
+    wanted.pop(f"grammar_{own.decode.grammar}")
+    planners = {}
+    for name, decode in wanted.items():
+        with suppress(UserError):
+            planners[name] = CheckpointPlanner(checkpoint, decode)
+    planners["temperature"] = CheckpointPlanner(checkpoint, replace(free, temperature=temperature))
+    return planners
+
+
+def _call_ms(call: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    call()
+    return (time.perf_counter() - started) * 1e3
 
 
 def _prompt(subject: Subject, words: int) -> ModelInputs:
@@ -161,10 +209,13 @@ def _stock_prefill(model: Any, prompt: ModelInputs) -> None:
     model(**stock_inputs(model, prompt), cache=cache, use_cache=True, logits_to_keep=1)
 
 
-def _row(
+def part_row(
     name: str, times: Sequence[float], tokens: int | None = None, floor_ms: float | None = None,
-    first_ms: float | None = None,
+    first_ms: float | None = None, forwards: Sequence[float] = (),
 ) -> PartRow:
+    """The row of measured milliseconds, and of forwards, if any were counted."""
     low, middle, high, top = (float(value) for value in np.percentile(times, (25, 50, 75, 95)))
     fraction = None if floor_ms is None else floor_ms / middle
-    return PartRow(name, middle, top, high - low, tokens, fraction, first_ms, len(times))
+    top99 = float(np.percentile(times, 99)) if len(times) >= ENOUGH_FOR_P99 else None
+    counted = float(np.mean(forwards)) if forwards else None
+    return PartRow(name, middle, top, high - low, tokens, fraction, first_ms, len(times), counted, top99)

@@ -11,8 +11,10 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
+from wamdiff2_core.bench.deadline import DeadlineRow
 from wamdiff2_core.bench.ladder import Row
 from wamdiff2_core.bench.machine import Machine, Rates
 from wamdiff2_core.bench.parts import PartRow
@@ -27,6 +29,7 @@ _COLUMNS = (
     ("ms", "ms_median", ".2f"),
     ("p95", "ms_per_answer_p95", ".1f"),
     ("p95", "ms_p95", ".2f"),
+    ("p99", "ms_p99", ".2f"),
     ("IQR", "ms_per_answer_iqr", ".1f"),
     ("IQR", "ms_iqr", ".2f"),
     ("ms/token", "ms_per_token", ".2f"),
@@ -34,12 +37,24 @@ _COLUMNS = (
     ("tok/fwd", "tokens_per_forward", ".2f"),
     ("ms/fwd", "ms_per_forward", ".2f"),
     ("floor", "fraction_of_floor", ".0%"),
+    ("step", "step_ms", ".2f"),
+    ("late p99", "overshoot_ms_p99", ".2f"),
+    ("in steps", "overshoot_steps_p99", ".2f"),
+    ("hurried", "hurried_steps", ".1f"),
+    ("valid", "valid", ".1%"),
+    ("L2 m", "l2_m", ".3f"),
+    ("near", "near", ".1%"),
+    ("kept", "kept", ".1%"),
+    ("from", "kept_low", ".1%"),
+    ("to", "kept_high", ".1%"),
 )
+
+_WIDEST = 400  # columns of a terminal
 
 
 def report(
-    subject: str, rows: Sequence[Row] | Sequence[PartRow], machine: Machine, ratios: Mapping[str, Mapping[str, float]],
-    rates: Rates | None = None, **facts: Any,
+    subject: str, rows: Sequence[Row] | Sequence[PartRow] | Sequence[DeadlineRow], machine: Machine,
+    ratios: Mapping[str, Mapping[str, float]], rates: Rates | None = None, **facts: Any,
 ) -> dict[str, Any]:
     """All of a run as plain JSON values.
 
@@ -65,13 +80,15 @@ def show(title: str, result: Mapping[str, Any]) -> None:
     """Print the table, the ratios and the machine."""
     rows = result["rows"]
     columns = [column for column in _COLUMNS if any(row.get(column[1]) is not None for row in rows)]
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, padding=0, pad_edge=False)
     for name, _, form in columns:
         table.add_column(name, justify="right" if form else "left", no_wrap=True)
     for row in rows:
         table.add_row(*("" if row.get(key) is None else format(row[key], form) for _, key, form in columns))
     console = Console(soft_wrap=True, highlight=False, markup=False)
-    console.print(table)
+    console.print(title)
+    whole = Measurement.get(console, console.options.update(width=_WIDEST), table).maximum
+    Console(width=max(console.width, whole), highlight=False, markup=False).print(table)  # not cut where it is piped
     for name, values in result["ratios"].items():
         if values:
             console.print(f"{name}: " + ", ".join(f"{key}: {value:.2f} x" for key, value in values.items()))

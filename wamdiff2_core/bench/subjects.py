@@ -261,6 +261,12 @@ def observation(rig: Sequence[CameraSpec], image: Path | None = None) -> Observa
     )
 
 
+def moved(seen: Observation, columns: int) -> Observation:
+    """The same with every picture moved to the right, round the edge: another picture, which no cache knows."""
+    frames = tuple(replace(frame, rgb=np.roll(frame.rgb, columns, axis=1)) for frame in seen.frames)
+    return replace(seen, frames=frames)
+
+
 def picture(size: tuple[int, int]) -> np.ndarray:
     """(H, W, 3) uint8: smooth colours of no meaning, the same every time."""
     from PIL import Image

@@ -65,16 +65,24 @@ def missing_module_hint(error: ModuleNotFoundError) -> str:
 
 
 class CommandGroup(TyperGroup):
-    """A group that finds its commands among the installed entry points, and imports them one by one."""
+    """A group that finds commands among the installed entry points, beside its own, and imports them one by one.
+
+    Attributes:
+        entry_point_group: where other packages register commands of this group.
+    """
+
+    entry_point_group = ENTRY_POINT_GROUP
 
     def _entry_points(self) -> dict[str, metadata.EntryPoint]:
-        return {entry.name: entry for entry in metadata.entry_points(group=ENTRY_POINT_GROUP)}
+        return {entry.name: entry for entry in metadata.entry_points(group=self.entry_point_group)}
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return sorted(self._entry_points())
+        return sorted({*self.commands, *self._entry_points()})
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command, or a stand-in that explains why it cannot run; None for an unknown name."""
+        if cmd_name in self.commands:
+            return self.commands[cmd_name]
         entry = self._entry_points().get(cmd_name)
         if entry is None:
             return None
@@ -90,7 +98,7 @@ class CommandGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         names = self.list_commands(ctx)
         if args[0] not in names and not args[0].startswith("-"):
-            raise UserError("command", "a wamdiff2 command", args[0], did_you_mean(args[0], names))
+            raise UserError("command", f"a {ctx.command_path} command", args[0], did_you_mean(args[0], names))
         return super().resolve_command(ctx, args)
 
 
