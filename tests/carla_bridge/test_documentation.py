@@ -40,14 +40,20 @@ def commands() -> dict[str, Any]:
     return found
 
 
+def below(command: Any) -> dict[str, Any]:
+    """Commands of a group, by name; none of any other command."""
+    if not hasattr(command, "commands"):
+        return {}
+    return {name: command.get_command(None, name) for name in command.list_commands(None)}
+
+
 def options_of(command: Any) -> set[str]:
     return {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
 
 
 def options_of_all(command: Any) -> set[str]:
     """Options of a command and of those below it."""
-    below = getattr(command, "commands", {}).values()
-    return options_of(command).union(*(options_of_all(one) for one in below))
+    return options_of(command).union(*(options_of_all(one) for one in below(command).values()))
 
 
 def spans(page: Path) -> list[str]:
@@ -78,8 +84,8 @@ def test_a_command_line_names_a_command_and_options_that_are_there(line: str) ->
     command, rest = known[words[0]], words[1:]
     if command is None:
         pytest.skip(f"{words[0]} needs an extra that is not installed")
-    while rest and hasattr(command, "commands") and rest[0] in command.commands:
-        command, rest = command.commands[rest[0]], rest[1:]
+    while rest and rest[0] in below(command):
+        command, rest = below(command)[rest[0]], rest[1:]
     placeholder = not rest or rest[0].startswith("-") or rest[0].isupper()
     assert not hasattr(command, "commands") or placeholder, f"no subcommand {rest[0]}"
     if "--" in rest:
