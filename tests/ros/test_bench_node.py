@@ -142,7 +142,7 @@ def test_a_node_that_breaks_is_an_infrastructure_error(scripted_command, monkeyp
     from wamdiff2_ros.bench import measure_node
 
     monkeypatch.setenv("SCRIPT_ANSWER", "missing")  # an error that the script itself does not catch
-    with pytest.raises(InfrastructureError, match="planner node ended with exit code 1: .*got scripted"):
+    with pytest.raises(InfrastructureError, match=r"exit code 1: .*got scripted"):
         measure_node(scripted_command, "measured", SEEN, 10.0, 3, tmp_path / "node.log")
 
 
