@@ -152,10 +152,12 @@ def timed(
         clock.now_ns += round(prefill_ms * MS)
         return prefill(*args)
 
-    def slow_forward(ids: torch.Tensor, offset: int, commit: int = 0) -> torch.Tensor:
+    def slow_forward(
+        ids: torch.Tensor, offset: int, commit: int = 0, wanted: torch.Tensor | None = None
+    ) -> torch.Tensor:
         took_ms = step_ms if joint_ms is None or not commit else joint_ms
         clock.now_ns += round(took_ms * length() * MS)
-        return forward(ids, offset, commit)
+        return forward(ids, offset, commit, wanted)
 
     decoder.clock, model.prefill, model.forward = clock, slow_prefill, slow_forward  # type: ignore[method-assign]
     return clock

@@ -124,9 +124,10 @@ def decode_blocks(
         for step, count in enumerate(counts):
             allowed = budget.allow(block, step, int(masked.sum(-1).max())) if budget is not None else None
             if step == 0 and block:
-                hidden = model.forward(torch.cat([ids[:, first - size : first], tokens], 1), first - size, commit=size)
+                both = torch.cat([ids[:, first - size : first], tokens], 1)
+                hidden = model.forward(both, first - size, commit=size, wanted=masked)
             else:
-                hidden = model.forward(tokens, first)
+                hidden = model.forward(tokens, first, wanted=masked)
             active = masked.any(-1)
             steps += active
             last = step + 1 == len(counts)

@@ -89,7 +89,7 @@ class BlockModel:
         )
         return self.backend.prefill(batch)
 
-    def forward(self, ids: Tensor, offset: int, commit: int = 0) -> Tensor:
+    def forward(self, ids: Tensor, offset: int, commit: int = 0, wanted: Tensor | None = None) -> Tensor:
         """Run answer tokens against the prompt and all earlier answer columns, writing their keys and values.
 
         Tokens see each other both ways, except the first `commit` of them, which do not see the rest: they are the
@@ -99,11 +99,12 @@ class BlockModel:
             ids: (N, n) token ids.
             offset: answer offset of the first token.
             commit: leading tokens that are a finished block, 0 for none.
+            wanted: (N, n - commit) bool, whose hidden states will be looked at; those of others may be without meaning.
 
         Returns:
             (N, n - commit, D) hidden states of the others, after the final norm; good until the next forward.
         """
-        return self.backend.step(ids, offset, commit)
+        return self.backend.step(ids, offset, commit, wanted)
 
     def pick(self, hidden: Tensor, masked: Tensor, mask_token_id: int) -> tuple[Tensor, Tensor]:
         """Most probable token (N, B) and fp32 probability (N, B) at each open position; see `Backend.pick`."""

@@ -135,7 +135,8 @@ def load_checkpoint(
         backend: what will run the model, of `BACKENDS`; `auto` is the one made for the device.
 
     Raises:
-        UserError: the folder is not a complete checkpoint, the backend is unknown or not for this device, or the arguments contradict its record.
+        UserError: the folder is not a complete checkpoint, the arguments contradict its record, or the backend is
+            unknown or not for this device.
     """
     import torch
 

@@ -18,6 +18,7 @@ AUTO = "auto"
 # name: device type it is for, None for all; module and class, loaded when it is asked for
 _BACKENDS: dict[str, tuple[str | None, str, str]] = {
     "eager": (None, "wamdiff2_core.model.backends.eager", "EagerBackend"),
+    "cpu": ("cpu", "wamdiff2_core.model.backends.cpu", "CpuBackend"),
 }
 BACKENDS = tuple(_BACKENDS)
 

@@ -92,7 +92,7 @@ class Backend(Protocol):
             (N, D) hidden state of each prompt's last token, after the final norm.
         """
 
-    def step(self, ids: Tensor, offset: int, commit: int = 0) -> Tensor:
+    def step(self, ids: Tensor, offset: int, commit: int = 0, wanted: Tensor | None = None) -> Tensor:
         """Run answer tokens; their keys and values are written to columns [P + offset, P + offset + n).
 
         Every token sees columns [0, P + offset + n) but padding, and tokens see each other both ways; except the first
@@ -102,6 +102,8 @@ class Backend(Protocol):
             ids: (N, n) long, on the device.
             offset: answer offset of the first token; P + offset + n never exceeds P + R.
             commit: leading tokens that are a finished block, 0 for none.
+            wanted: (N, n - commit) bool, whose hidden states will be looked at; a backend may leave work out for the
+                others, which come out finite and without meaning, or may ignore this. None: all.
 
         Returns:
             (N, n - commit, D) hidden states of the others, after the final norm.

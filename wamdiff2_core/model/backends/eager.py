@@ -70,7 +70,7 @@ class EagerBackend:
         last: Tensor = self._text.norm(self._run(embeds, rotary, mask, batch.image_slots, batch.deepstack)[:, -1])
         return last
 
-    def step(self, ids: Tensor, offset: int, commit: int = 0) -> Tensor:
+    def step(self, ids: Tensor, offset: int, commit: int = 0, wanted: Tensor | None = None) -> Tensor:
         """See `Backend.step`."""
         count, start = ids.shape[1], self._prompt_columns + offset
         self._cache.write_at(start)
