@@ -90,6 +90,14 @@ MUTANTS = (
         "tests/training/test_trainer.py",
     ),
     Mutant(
+        "routes",
+        "a way through a junction turns only as far as its first lane section",
+        "carla_bridge/routes/lane_graph.py",
+        "        if self.lanes[key].in_junction:",
+        "        if not self.lanes[key].in_junction:",
+        "tests/carla_bridge/test_lane_graph.py",
+    ),
+    Mutant(
         "criteria",
         "a red light is run when the front crosses the line, not the tail",
         "carla_bridge/leaderboard/criteria_rules.py",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from carla_bridge.processes import ManagedProcess
     from carla_bridge.server.rendering.renderer import Renderer
     from carla_bridge.server.town.town import Town
     from wamdiff2_core.types import Pose2D
@@ -44,6 +45,26 @@ def demo_start(server_port: int) -> Pose2D:
     client.set_timeout(20.0)
     routes = load_routes(ROOT / "carla_bridge" / "routes" / "demo.xml")
     return RoutePlanner(client.get_world().get_map()).plan(routes[0]).start
+
+
+@pytest.fixture
+def straight_planner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ManagedProcess]:
+    """A planner node that somebody else has started, wired to the bridge as a drive wires its own; needs no PyTorch."""
+    from carla_bridge.agents.choice import AgentChoice
+    from carla_bridge.agents.ros_planner import planner_command
+    from carla_bridge.drive.run_setup import choose_ros_domain
+    from carla_bridge.processes import ManagedProcess, child_environment
+
+    monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+    monkeypatch.setenv("ROS_DOMAIN_ID", "")  # so that whatever is chosen is undone
+    monkeypatch.delenv("ROS_DOMAIN_ID")
+    choose_ros_domain(keep=False)
+    arguments = planner_command(AgentChoice.parse("random"), seed=0, device="cpu")
+    at = arguments.index("--ros-args")
+    node = [sys.executable, str(Path(__file__).with_name("straight_node.py")), *arguments[at:]]
+    environment = child_environment({"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)})
+    with ManagedProcess("straight planner", node, tmp_path / "planner.log", environment) as process:
+        yield process
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ from carla_bridge.leaderboard.record import EMBEDDED_WORLD
 from carla_bridge.leaderboard.results import LeaderboardResults
 from carla_bridge.processes import child_environment
 from tests.carla_bridge.test_bench2drive_run import checkout, config  # noqa: F401 - a fixture
+from wamdiff2_core.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
 STUBS = {  # what the evaluator imports, as far as the probe looks
@@ -48,19 +49,23 @@ def test_the_environment_decides_unless_the_user_does(
     assert is_meant(asked, AgentChoice.parse(planner), carla, passive) is meant
 
 
-def run(folder: Path, checkout: Checkout, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:  # noqa: F811
-    """The command, with everything that the evaluator needs in the environment."""
+def prepared(folder: Path, checkout: Checkout) -> dict[str, str]:  # noqa: F811
+    """A working directory, and everything that the evaluator needs in the environment."""
     for name, text in STUBS.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    known = {
+    return {
         "PYTHONPATH": str(ROOT), "BENCH2DRIVE_ROOT": str(checkout.root), "CARLA_API": str(checkout.api),
         "BENCH2DRIVE_PYTHON": sys.executable, "CARLA_ROOT": "",
     }
+
+
+def run(folder: Path, checkout: Checkout, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:  # noqa: F811
+    """The command."""
     done = subprocess.run(
         [sys.executable, "-m", "wamdiff2_core.cli.main", "closed-loop", *arguments], capture_output=True, text=True,
-        timeout=120, check=False, cwd=folder, env=child_environment(known | environment),
+        timeout=120, check=False, cwd=folder, env=child_environment(prepared(folder, checkout) | environment),
     )
     print(done.stdout, done.stderr)
     return done
@@ -107,9 +112,12 @@ def test_results_are_called_bench2drive_in_a_genuine_carla_only(
     (("--hero", "ego"), {"BENCH2DRIVE_ROOT": ""}, "--hero: expected --passive beside it, got ego"),
 ])  # fmt: skip
 def test_what_the_evaluator_does_not_know_is_refused(
-    checkout: Checkout, tmp_path: Path, arguments: tuple[str, ...], environment: dict[str, str], message: str  # noqa: F811
+    checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],  # noqa: F811
+    arguments: tuple[str, ...], environment: dict[str, str], message: str,
 ) -> None:
+    for name, value in (prepared(tmp_path, checkout) | environment).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
     planner = () if "--planner" in arguments else ("--planner", "random")
-    done = run(tmp_path, checkout, *arguments, *planner, **environment)
-    assert done.returncode == 2
-    assert message in done.stderr
+    assert main(["closed-loop", *arguments, *planner]) == 2
+    assert message in capsys.readouterr().err

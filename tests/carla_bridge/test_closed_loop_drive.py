@@ -20,11 +20,11 @@ pytest.importorskip("carla", reason="needs the carla client library")
 
 from carla_bridge.agents.choice import AgentChoice
 from carla_bridge.agents.ros_planner import planner_command
-from carla_bridge.drive.run_setup import choose_ros_domain
 from carla_bridge.leaderboard.verdict import Outcome
 from carla_bridge.processes import ManagedProcess, child_environment
 from carla_bridge.recording.results import DriveResults, read_plans, read_ticks
 from tests.carla_bridge.test_closed_loop_processes import gone
+from wamdiff2_core.cli.main import main
 from wamdiff2_core.errors import UserError
 
 pytestmark = [pytest.mark.ros, pytest.mark.carla, pytest.mark.slow]
@@ -35,14 +35,6 @@ SHORT_ROUTE = """<routes><route id="short" town="Wamtown01"><waypoints>
 </waypoints></route></routes>"""
 LONG_ROUTE = SHORT_ROUTE.replace("</waypoints>", """<position x="100.0" y="-118.2" z="0.0"/>
 <position x="121.8" y="-140.0" z="0.0"/><position x="121.8" y="-185.0" z="0.0"/></waypoints>""")
-
-
-@pytest.fixture
-def domain(monkeypatch):
-    monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
-    monkeypatch.setenv("ROS_DOMAIN_ID", "")  # so that whatever is chosen is undone
-    monkeypatch.delenv("ROS_DOMAIN_ID")
-    choose_ros_domain(keep=False)
 
 
 def command(folder, *arguments, route=SHORT_ROUTE, name="run"):
@@ -84,16 +76,6 @@ def command_line(pid):
     return Path(f"/proc/{pid}/cmdline").read_text()
 
 
-@pytest.fixture
-def straight_planner(domain, tmp_path):
-    """A planner node that somebody else has started, wired to the bridge as a drive wires its own."""
-    arguments = planner_command(AgentChoice.parse("random"), seed=0, device="cpu")
-    at = arguments.index("--ros-args")
-    node = [sys.executable, str(Path(__file__).with_name("straight_node.py")), *arguments[at:]]
-    with ManagedProcess("straight planner", node, tmp_path / "planner.log", environment()) as process:
-        yield process
-
-
 def test_expert_completes_a_route_with_the_embedded_server_and_leaves_report_film_and_logs(tmp_path):
     done = run(tmp_path, "--planner", "expert")
     assert done.returncode == 0
@@ -120,9 +102,10 @@ def test_scenarios_of_the_routes_can_be_left_out(tmp_path, switch, hits, server_
     assert (done.returncode, bool(result.routes[0].infractions)) == ((1, True) if hits else (0, False))
 
 
-def test_the_film_does_not_change_the_driving_of_an_agent_without_cameras(tmp_path):
-    assert run(tmp_path, "--planner", "route-only", name="film").returncode == 0
-    assert run(tmp_path, "--planner", "route-only", "--no-video", name="blind").returncode == 0
+def test_the_film_does_not_change_the_driving_of_an_agent_without_cameras(tmp_path, server_port):
+    shared = ("--planner", "route-only", "--carla", f"127.0.0.1:{server_port}")
+    assert run(tmp_path, *shared, name="film").returncode == 0
+    assert run(tmp_path, *shared, "--no-video", name="blind").returncode == 0
     film, blind = ((tmp_path / name / "routes" / "short" / "trajectory.csv").read_bytes() for name in ("film", "blind"))
     assert film == blind
 
@@ -214,13 +197,14 @@ def test_sigterm_takes_the_children_down_and_leaves_the_results(tmp_path):
     (("--planner", "none", "--routes", "/no/such/file.xml"), ("routes", "/no/such/file.xml")),
     (("--planner", "none", "--", "--wrong"), ("--ros-args", "--wrong")),
 ])
-def test_wrong_use_ends_with_code_2_and_one_line(tmp_path, arguments, names):
-    done = run(tmp_path, *arguments)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+def test_wrong_use_ends_with_code_2_and_one_line(tmp_path, monkeypatch, capsys, arguments, names):
+    monkeypatch.chdir(tmp_path)
+    assert main(command(tmp_path, *arguments)[3:]) == 2
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    assert len(said.strip().splitlines()) == 1
     for name in names:
-        assert name in done.stderr
+        assert name in said
 
 
 def test_planner_that_does_not_load_is_wrong_use_and_its_own_words_are_shown(tmp_path):

@@ -20,6 +20,7 @@ pytest.importorskip("carla", reason="needs the carla client library")
 from carla_bridge.leaderboard.verdict import Outcome
 from carla_bridge.processes import ManagedProcess, child_environment, free_ports, wait_for_port
 from carla_bridge.recording.results import DriveResults, read_plans, read_ticks
+from wamdiff2_core.cli.main import main
 
 pytestmark = [pytest.mark.carla, pytest.mark.slow, pytest.mark.timeout(240)]
 HERE = Path(__file__).parent
@@ -97,10 +98,14 @@ class Listener:
         target.close()
 
 
-def drive(folder: Path, port: int, *arguments: str, route: str = ROUTE) -> subprocess.CompletedProcess[str]:
+def arguments_of(folder: Path, port: int, *more: str, route: str = ROUTE) -> list[str]:
     (folder / "routes.xml").write_text(route)
-    command = [sys.executable, "-m", "wamdiff2_core.cli.main", "closed-loop", "--passive", "--carla",
-               f"127.0.0.1:{port}", "--routes", str(folder / "routes.xml"), "--out", str(folder / "run"), *arguments]
+    return ["closed-loop", "--passive", "--carla", f"127.0.0.1:{port}", "--routes", str(folder / "routes.xml"),
+            "--out", str(folder / "run"), *more]
+
+
+def drive(folder: Path, port: int, *arguments: str, route: str = ROUTE) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "wamdiff2_core.cli.main", *arguments_of(folder, port, *arguments, route=route)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, cwd=folder,
                           env=child_environment({"OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parents[1])}))
     print(done.stdout, done.stderr)
@@ -141,12 +146,14 @@ def test_a_hero_is_driven_and_world_hero_and_settings_stay_its_owners(
         assert (folder / "frames" / plan.image).is_file()
 
 
-def test_a_planner_node_drives_a_hero_over_ros(port: int, tmp_path: Path) -> None:
+def test_a_planner_node_drives_a_hero_over_ros(port: int, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     pytest.importorskip("rclpy", reason="needs the [ros] extra")
     pytest.importorskip("wamdiff2.msg", reason="needs the built messages")
+    request.getfixturevalue("straight_planner")
     with owner(port, pause_s=0.03) as said:
-        done = drive(tmp_path, port, "--no-video")
+        done = drive(tmp_path, port, "--planner", "external", "--no-video")
     assert done.returncode == 0
+    assert len(read_plans(tmp_path / "run" / "routes" / "short")) >= 10
     assert said["after"] == said["before"]
 
 
@@ -197,11 +204,10 @@ def test_a_hero_that_disappears_is_an_infrastructure_failure(port: int, tmp_path
     (("--carla", ""), "--passive: expected --carla HOST:PORT beside it"),
 ])  # fmt: skip
 def test_options_that_would_change_the_world_are_refused(
-    tmp_path: Path, arguments: tuple[str, ...], message: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
 ) -> None:
-    done = drive(tmp_path, 1, "--planner", "route-only", *arguments)
-    assert done.returncode == 2
-    assert message in done.stderr
+    assert main(arguments_of(tmp_path, 1, "--planner", "route-only", *arguments)) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_several_routes_are_refused(port: int, tmp_path: Path) -> None:

@@ -264,19 +264,31 @@ def test_wamdiff2_node_without_such_a_checkpoint_ends_with_code_2(start_node):
     assert "Traceback" not in node.output
 
 
-@pytest.mark.parametrize("line", [
+SURPLUS = [
     ["--bogus"],
     ["surplus"],
     ["--bogus", "--ros-args", "-r", "__ns:=/ego"],
     ["--ros-args", "-r", "__ns:=/ego", "--", "--bogus"],
-])
-@pytest.mark.parametrize("program", [["wamdiff2_core.cli.main", "node"], ["wamdiff2_ros.planner_node"]])
-def test_what_is_neither_an_option_nor_a_ros_argument_is_refused(start_node, program, line):
-    node = start_node(sys.executable, "-m", *program, *line)
+]
+
+
+def assert_surplus_is_named(line, said):
+    assert line[0] in said or line[-1] in said
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("line", SURPLUS)
+def test_what_is_neither_an_option_nor_a_ros_argument_is_refused_by_the_node(start_node, line):
+    node = start_node(sys.executable, "-m", "wamdiff2_ros.planner_node", *line)
     assert node.wait() == 2
-    assert line[0] in node.output or line[-1] in node.output
-    assert node.output.startswith("error: ")
-    assert node.output.count("\n") == 1
+    assert_surplus_is_named(line, node.output)
+
+
+@pytest.mark.parametrize("line", SURPLUS)
+def test_what_is_neither_an_option_nor_a_ros_argument_is_refused_by_the_command(ros_domain, capsys, line):
+    assert main(["node", *line]) == 2
+    assert_surplus_is_named(line, capsys.readouterr().err)
 
 
 def test_a_misspelt_option_of_wamdiff2_node_gets_a_suggestion(ros_domain, capsys):

@@ -6,8 +6,6 @@ layers, vision blocks, then the whole of `AnswerModel`.
 
 from __future__ import annotations
 
-import sys
-
 import torch
 from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
@@ -74,7 +72,3 @@ def main() -> None:
         torch.testing.assert_close(sharded[name], gradient, rtol=1e-4, atol=1e-6)
     distributed.destroy_process_group()
     print("equal")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

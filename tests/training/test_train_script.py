@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from training.checkpoints import checkpoints
+from wamdiff2_core.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / ".venv/bin/python"
@@ -40,13 +41,13 @@ def test_a_stage_that_cannot_be_run_ends_with_the_code_of_wrong_use() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="the CPU launch is for machines without accelerators")
 @pytest.mark.skipif(not HERE.exists() or Path(sys.prefix) != ROOT / ".venv", reason="runs the checkout's own .venv")
-def test_two_cpu_processes_train_as_one(tmp_path: Path) -> None:
-    losses = []
-    for processes in ("1", "2"):
-        out = tmp_path / processes
-        done = train_sh("--out", str(out), "--run.steps", "3", "--run.log_every", "1", NUM_GPUS=processes,
-                        CONFIG_PATH="training/configs/debug/ar.yaml")
-        assert done.returncode == 0, done.stderr
-        assert checkpoints(out)
-        losses.append([json.loads(line)["loss"] for line in (out / "log.jsonl").read_text().splitlines()])
+def test_two_cpu_processes_train_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, options = "training/configs/debug/ar.yaml", ["--run.steps", "3", "--run.log_every", "1"]
+    done = train_sh("--out", str(tmp_path / "2"), *options, NUM_GPUS="2", CONFIG_PATH=file)
+    assert done.returncode == 0, done.stderr
+    assert checkpoints(tmp_path / "2")
+    monkeypatch.chdir(ROOT)  # where the script starts it
+    assert main(["train", file, "--out", str(tmp_path / "1"), *options]) == 0
+    losses = [[json.loads(line)["loss"] for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
+              for name in ("1", "2")]
     assert losses[0] == pytest.approx(losses[1], abs=1e-4)
