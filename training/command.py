@@ -31,13 +31,15 @@ def run_stage(
         TimeRemainingColumn,
     )
 
+    from training.config_file import load_stage
+
+    stage, translated = load_stage(config, context.args)  # a wrong one is told before PyTorch is there, seconds later
+
     from training.assembly import assemble, check_stage, claim, make_accelerator
     from training.checkpoints import STAGE_NAME
-    from training.config_file import load_stage
     from training.plan import plan_lines
     from training.trainer import Trainer
 
-    stage, translated = load_stage(config, context.args)
     console = Console(stderr=True)
     if dry_run:
         for line in [*(translated.lines() if translated else []), *plan_lines(stage)]:
