@@ -23,6 +23,8 @@ TaskName = Literal["planning", "lingoqa", "drivebench", "grounding"]
 TASK_NAMES: tuple[TaskName, ...] = ("planning", "lingoqa", "drivebench", "grounding")
 GrammarMode = Literal["off", "task"]
 GRAMMAR_MODES = ("off", "task")
+WarmStart = Literal["off", "previous"]
+WARM_STARTS = ("off", "previous")
 REMASKING_STRATEGIES = ("sequential", "low_confidence_static", "low_confidence_dynamic", "autoregressive")
 
 
@@ -56,6 +58,8 @@ class DecodeConfig(Strict):
         grammar: `off`, or `task`: only answers that the task's reader can read, at temperature 0.
         deadline_ms: wall-clock milliseconds for an answer, prompt included: when they run short, steps fix more tokens;
             0: none. Not with `autoregressive`.
+        warm_start: `off`, or `previous`: a planner takes its plan before, moved on, as a second opinion, so that the
+            tokens in which both agree need less confidence; with `low_confidence_dynamic`.
     """
 
     block_size: int = 32
@@ -69,6 +73,7 @@ class DecodeConfig(Strict):
     max_new_tokens: int = 128
     grammar: GrammarMode = "off"
     deadline_ms: float = 0.0
+    warm_start: WarmStart = "off"
 
     def __post_init__(self) -> None:
         sizes = "published sizes: 4, 8, 16, 32"
@@ -88,6 +93,10 @@ class DecodeConfig(Strict):
         _require(0 <= self.deadline_ms < math.inf, "deadline_ms", "milliseconds >= 0 (0 = none)", self.deadline_ms)
         _require(self.deadline_ms == 0 or self.strategy != "autoregressive", "deadline_ms", "0 with autoregressive",
                  self.deadline_ms, "one token a forward cannot be hurried")
+        _require(self.warm_start in WARM_STARTS, "warm_start", "one of " + ", ".join(WARM_STARTS), self.warm_start,
+                 did_you_mean(self.warm_start, WARM_STARTS))
+        _require(self.warm_start == "off" or self.strategy == "low_confidence_dynamic", "warm_start",
+                 f"off with {self.strategy}", self.warm_start, "only low_confidence_dynamic may fix more tokens a step")
 
 
 @dataclass(frozen=True)

@@ -112,6 +112,7 @@ class CheckpointPlanner:
         self._checkpoint = checkpoint
         self._generator: Generator = Generator(checkpoint)
         self._grammars: list[Automaton | None] = [language]
+        self._before: Plan | None = None
 
     @classmethod
     def load(
@@ -152,11 +153,13 @@ class CheckpointPlanner:
         blank = Observation(frames, EgoState(), Navigation(np.array([[10.0, 0.0], [20.0, 0.0]])))
         for _ in range(2):
             self.plan(blank)
+        self._before = None
 
     def plan(self, observation: Observation) -> Plan:
         """See `Planner.plan`; an answer that cannot be read gives a plan without waypoints and a failed check.
 
-        The time of a deadline runs from the beginning of this call to the answer's last token.
+        The time of a deadline runs from the beginning of this call to the answer's last token. With a warm start the
+        answer may depend on the plan before, if that is at most a second older.
         """
         from wamdiff2_core.chat import ChatRequest
 
@@ -166,14 +169,28 @@ class CheckpointPlanner:
             planning_prompt(observation, self._task), tuple(frame.rgb for frame in observation.frames)
         )
         inputs = self._checkpoint.chat.encode(request)
-        answer = self._generator.generate([inputs], self.decode, grammars=self._grammars, began_ns=began_ns)[0]
+        guesses = self._guesses(observation.stamp_ns)
+        answer = self._generator.generate(
+            [inputs], self.decode, grammars=self._grammars, began_ns=began_ns, guesses=guesses
+        )[0]
         waypoints: Waypoints | None = None
         try:
             waypoints = parse_waypoints(answer.text, self._task)
             check = check_waypoints(waypoints, observation.ego.speed_mps, self._task.waypoints, self._limits)
         except AnswerError as error:
             check = Check(False, str(error))
-        return Plan(observation.stamp_ns, waypoints, answer.text, answer.stats, check, self._checkpoint.hash)
+        plan = Plan(observation.stamp_ns, waypoints, answer.text, answer.stats, check, self._checkpoint.hash)
+        self._before = plan
+        return plan
+
+    def _guesses(self, stamp_ns: int) -> list[list[int] | None] | None:
+        """What the plan before lets one expect now, for a warm start."""
+        if self.decode.warm_start == "off":
+            return None
+        from wamdiff2_core.decode.warm_start import guess_from
+
+        guess = guess_from(self._before, stamp_ns)
+        return [None if guess is None else self._checkpoint.chat.encode_answer(format_waypoints(guess, self._task))]
 
 
 class RandomPlanner:

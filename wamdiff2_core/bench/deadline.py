@@ -144,11 +144,16 @@ def read_cases(data: Path, count: int, task: PlanningTask, rig: Sequence[CameraS
     if not samples:
         raise UserError("data", f"samples with the checkpoint's planning question ({task.prompt})", f"{data} (none)")
     count = min(count, len(samples))
-    return [_case(samples[index * len(samples) // count], task, rig, data) for index in range(count)]
+    return [read_case(samples[index * len(samples) // count], task, rig) for index in range(count)]
 
 
-def _case(sample: Sample, task: PlanningTask, rig: Sequence[CameraSpec], data: Path) -> Case:
-    where = f"{data}: sample {sample.conversation.id}"
+def read_case(sample: Sample, task: PlanningTask, rig: Sequence[CameraSpec]) -> Case:
+    """A planning sample as a planner sees it; its stamp is 0.
+
+    Raises:
+        UserError: its question, images or answer are not of the task and the rig.
+    """
+    where = f"sample {sample.conversation.id}"
     ego, navigation = read_question(sample.prompt, task)
     names = [camera.name for camera in rig] or [CameraSpec().name] * len(sample.images)
     if len(names) != len(sample.images):

@@ -21,6 +21,7 @@ from wamdiff2_core.decode.grammar.constraint import Constraint
 from wamdiff2_core.decode.schedule import schedule
 from wamdiff2_core.decode.selection import choose_tokens, hurry, select_positions
 from wamdiff2_core.decode.trace import TraceRecorder
+from wamdiff2_core.decode.warm_start import Guesses
 from wamdiff2_core.model.block_model import BlockModel
 from wamdiff2_core.model.masks import block_count
 
@@ -75,7 +76,7 @@ class UniformDraws:
 def decode_blocks(
     model: BlockModel, requests: Sequence[ModelInputs], config: DecodeConfig, mask_token_id: int, eos_token_id: int,
     trace: bool = False, grammars: Sequence[Automaton | None] | None = None, full_head: bool = False,
-    began_ns: int | None = None, clock: Clock = CLOCK, pace: Pace | None = None,
+    began_ns: int | None = None, clock: Clock = CLOCK, pace: Pace | None = None, guesses: Guesses | None = None,
 ) -> DecodedBatch:
     """Decode a batch by block diffusion.
 
@@ -91,6 +92,7 @@ def decode_blocks(
         began_ns: when the time of a deadline began, on `clock`; None is now.
         clock: monotonic nanoseconds.
         pace: of the last batch of this size, for a deadline's first guesses.
+        guesses: of whole answers, for a warm start.
     """
     size, counts = config.block_size, schedule(config.block_size, config.denoising_steps)
     blocks, rows = block_count(config.max_new_tokens, size), len(requests)
@@ -146,6 +148,8 @@ def decode_blocks(
                 strange = None
                 candidates, confidence = model.pick(hidden, masked, mask_token_id)
             fixed = masked if last else select_positions(confidence, masked, config, count)
+            if guesses is not None:
+                fixed = fixed | (masked & guesses.agreed(candidates, confidence, first))
             if allowed is not None and hurried is not None:
                 sooner = hurry(confidence, masked, config, allowed) & ~fixed
                 fixed = fixed | sooner

@@ -15,6 +15,7 @@ from wamdiff2_core.decode.block_diffusion import decode_blocks
 from wamdiff2_core.decode.deadline import CLOCK, Clock, Pace
 from wamdiff2_core.decode.grammar.automaton import Automaton
 from wamdiff2_core.decode.trace import DecodeTrace
+from wamdiff2_core.decode.warm_start import Guesses
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.model.block_model import BlockModel
 from wamdiff2_core.model.checkpoint import Checkpoint
@@ -110,6 +111,7 @@ class Generator:
     def generate(
         self, requests: Sequence[ModelInputs], config: DecodeConfig, *, trace: bool = False,
         grammars: Sequence[Automaton | None] | None = None, full_head: bool = False, began_ns: int | None = None,
+        guesses: Sequence[Sequence[int] | None] | None = None,
     ) -> list[Generation]:
         """Decode requests as one batch; each answer is the one it would have alone, unless a deadline hurries them all.
 
@@ -123,6 +125,7 @@ class Generator:
                 Answers are the same; `interventions` then also counts where the model preferred a token that no answer
                 of the task has.
             began_ns: when the time of `deadline_ms` began, on `clock`; None is now.
+            guesses: tokens of each answer as guessed before, None for no guess; not looked at with `warm_start: off`.
 
         Raises:
             UserError: the request contradicts the serving record, is empty, or does not fit the model; or the model is
@@ -148,7 +151,7 @@ class Generator:
             size = len(requests), config.block_size
             batch = decode_blocks(
                 self.blocks, requests, config, self._mask_token_id, self._eos_token_id, trace, grammars, full_head,
-                began_ns, self.clock, self._paces.get(size),
+                began_ns, self.clock, self._paces.get(size), self._guesses(guesses, config),
             )
             if batch.pace is not None:
                 self._paces[size] = batch.pace
@@ -179,6 +182,12 @@ class Generator:
             text = self._chat.decode(tokens) if self._chat is not None else ""
             answers.append(Generation(tokens, tuple(raw), text, ended, stats, traced))
         return answers
+
+    def _guesses(self, answers: Sequence[Sequence[int] | None] | None, config: DecodeConfig) -> Guesses | None:
+        if config.warm_start == "off" or answers is None:
+            return None
+        columns = block_count(config.max_new_tokens, config.block_size) * config.block_size
+        return Guesses.of(answers, columns, self._eos_token_id, self.model.device)
 
     def _check_lengths(self, requests: Sequence[ModelInputs], config: DecodeConfig) -> None:
         longest = max(len(request.input_ids) for request in requests)
