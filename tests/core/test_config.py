@@ -31,6 +31,7 @@ def test_published_decode_defaults():
         "max_new_tokens": 128,
         "grammar": "off",
         "deadline_ms": 0.0,
+        "warm_start": "off",
     }
     assert (ImagePolicy().min_pixels, ImagePolicy().max_pixels) == (12544, 1920 * 1080)
 
