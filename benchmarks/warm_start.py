@@ -21,6 +21,8 @@ from wamdiff2_core.model.checkpoint import load_checkpoint
 from wamdiff2_core.planner import CheckpointPlanner
 from wamdiff2_core.types import Plan
 
+TOLD_EVERY = 20
+
 
 def consecutive(samples: list[Sample], dt_s: float) -> list[tuple[Sample, Sample]]:
     """Each sample with the one of the same car `dt_s` before it, where there is one."""
@@ -49,6 +51,17 @@ def measured(plans: list[Plan], cases: list[Case]) -> str:
     return f"unreadable {unreadable} of {len(plans)}, L2 {away:.3f} m, forwards {forwards:.2f}"
 
 
+def tell(plans: dict[str, list[Plan]], cases: list[Case]) -> None:
+    """Print the figures so far, and the interval of the change in distance over resampled pairs."""
+    for name, each in plans.items():
+        print(f"warm_start {name}: {measured(each, cases)}", flush=True)
+    away = {name: [distance_m(plan, case) for plan, case in zip(each, cases, strict=True)]
+            for name, each in plans.items()}
+    change = np.subtract(away["previous"], away["off"])
+    low, high = np.percentile(np.random.default_rng(0).choice(change, (2000, len(change))).mean(1), (2.5, 97.5))
+    print(f"L2 with it by {change.mean():+.3f} m, 95 % interval {low:+.3f} to {high:+.3f} m", flush=True)
+
+
 def main() -> None:
     """Plan the second frame of every pair, cold and with the first frame's plan before it."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -64,7 +77,8 @@ def main() -> None:
     warm = CheckpointPlanner(checkpoint, replace(cold.record.decode, warm_start="previous"))
     pairs = consecutive(read_dataset(arguments.data), planning.dt_s)
     count = min(arguments.pairs, len(pairs))
-    cases, plans, differences = [], {"off": [], "previous": []}, []
+    cases: list[Case] = []
+    plans: dict[str, list[Plan]] = {"off": [], "previous": []}
     for index in range(count):
         before, case = (read_case(sample, planning, cold.rig) for sample in pairs[index * len(pairs) // count])
         case = at(case, round(planning.dt_s * 1e9))
@@ -72,13 +86,8 @@ def main() -> None:
         cases.append(case)
         plans["off"].append(cold.plan(case.observation))
         plans["previous"].append(warm.plan(case.observation))
-        differences.append([distance_m(each[-1], case) for each in plans.values()])
-    for name, each in plans.items():
-        print(f"warm_start {name}: {measured(each, cases)}", flush=True)
-    change = np.subtract(*np.transpose(differences)[::-1])
-    drawn = np.random.default_rng(0).choice(change, (2000, count)).mean(1)
-    low, high = np.percentile(drawn, (2.5, 97.5))
-    print(f"L2 with it by {change.mean():+.3f} m, 95 % interval {low:+.3f} to {high:+.3f} m, {count} pairs")
+        if len(cases) % TOLD_EVERY == 0 or len(cases) == count:
+            tell(plans, cases)
 
 
 if __name__ == "__main__":
