@@ -22,6 +22,7 @@ from wamdiff2_core.bench.subjects import BLOCK_SIZES, Subject
 from wamdiff2_core.config import DecodeConfig
 from wamdiff2_core.decode import Generator
 from wamdiff2_core.errors import UserError, unknown_name
+from wamdiff2_core.model.backends import AUTO
 from wamdiff2_core.model.block_model import BlockModel
 from wamdiff2_core.model.checkpoint import load_checkpoint
 from wamdiff2_core.serving_record import RECORD_NAME, ServingRecord
@@ -164,7 +165,7 @@ def answer_lengths(subject: Subject, config: DecodeConfig) -> tuple[list[int], f
         config: decoding of these answers.
     """
     record = ServingRecord(mask_token_id=subject.mask_token_id, eos_token_id=subject.eos_token_id)
-    generator = Generator.of(subject.model, None, record, enforce_record=False)
+    generator = Generator.of(subject.model, None, record, enforce_record=False, backend=subject.backend)
     if subject.new_tokens is not None:
         config = replace(config, max_new_tokens=subject.new_tokens)
     started = time.perf_counter()
@@ -193,7 +194,8 @@ def make_rungs(
     record = ServingRecord(mask_token_id=mask, eos_token_id=NO_EOS)
     causal = model if parent is None else parent
     one_by_one = DecodeConfig(strategy="autoregressive")
-    own, blocks = (Generator.of(which, None, record, enforce_record=False) for which in (causal, model))
+    blocks = Generator.of(model, None, record, enforce_record=False, backend=subject.backend)
+    own = blocks if parent is None else Generator.of(causal, None, record, enforce_record=False, backend=AUTO)
 
     def configured(base: DecodeConfig, index: int, size: int = 1) -> DecodeConfig:
         return replace(base, block_size=size, max_new_tokens=lengths[index])

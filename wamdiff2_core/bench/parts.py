@@ -72,7 +72,7 @@ def measure_prefill(
         UserError: a prompt is longer than the model allows.
     """
     model, device = subject.model, subject.device
-    blocks, size = BlockModel(model), subject.decode.block_size
+    blocks, size = BlockModel(model, subject.backend), subject.decode.block_size
     limit = int(model.config.get_text_config().max_position_embeddings)
     runs: list[tuple[str, int | None, float, Callable[[], object]]] = []
     pixels, grid = subject.prompts[0].pixel_values, subject.prompts[0].image_grid_thw

@@ -20,6 +20,7 @@ from wamdiff2_core.config import CameraSpec, DecodeConfig
 from wamdiff2_core.conversations import ConversationError, read_rgb
 from wamdiff2_core.dataset import read_dataset
 from wamdiff2_core.errors import UserError, unknown_name
+from wamdiff2_core.model.backends import AUTO, Backend
 from wamdiff2_core.model.checkpoint import Checkpoint, check_device, load_checkpoint
 from wamdiff2_core.serving_record import QWEN_EOS_TOKEN_ID, QWEN_MASK_TOKEN_ID, ServingRecord
 from wamdiff2_core.tasks.planning import planning_prompt
@@ -110,6 +111,7 @@ class Subject:
         record: serving record; None without one, and for a shape.
         load_ms: wall clock of loading or building.
         new_tokens: length of every answer; None: each prompt's own, as the model answers it.
+        backend: what runs the model in our rows.
     """
 
     name: str
@@ -121,6 +123,7 @@ class Subject:
     record: ServingRecord | None
     load_ms: float
     new_tokens: int | None = None
+    backend: Backend | str = AUTO
 
     @property
     def device(self) -> torch.device:

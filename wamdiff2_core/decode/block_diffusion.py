@@ -40,6 +40,7 @@ class DecodedBatch:
         hurried: (N,) steps in which the deadline fixed tokens that the strategy would have left open; None without.
         overshoot_ms: how late the batch was, 0 when it was not.
         pace: how long its steps took; as it was given without a deadline.
+        idle_replays: forwards given to an accelerator after the last one that was needed.
     """
 
     ids: Tensor
@@ -52,6 +53,7 @@ class DecodedBatch:
     hurried: Tensor | None = None
     overshoot_ms: float = 0.0
     pace: Pace | None = None
+    idle_replays: int = 0
 
 
 @dataclass

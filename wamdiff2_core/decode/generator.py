@@ -14,9 +14,11 @@ from wamdiff2_core.decode.autoregressive import decode_autoregressive
 from wamdiff2_core.decode.block_diffusion import decode_blocks
 from wamdiff2_core.decode.deadline import CLOCK, Clock, Pace
 from wamdiff2_core.decode.grammar.automaton import Automaton
+from wamdiff2_core.decode.on_device import decode_on_device, decodes_on_device
 from wamdiff2_core.decode.trace import DecodeTrace
 from wamdiff2_core.decode.warm_start import Guesses
 from wamdiff2_core.errors import UserError
+from wamdiff2_core.model.backends import Backend
 from wamdiff2_core.model.block_model import BlockModel
 from wamdiff2_core.model.checkpoint import Checkpoint
 from wamdiff2_core.model.masks import block_count
@@ -75,7 +77,7 @@ class Generator:
     @classmethod
     def of(
         cls, model: Any, chat: ChatCodec | None, record: ServingRecord, *, enforce_record: bool = True,
-        backend: str = "eager",
+        backend: Backend | str = "eager",
     ) -> Generator:
         """Take a model in memory, for example one in training.
 
@@ -99,7 +101,7 @@ class Generator:
 
     def _take(
         self, model: Any, chat: ChatCodec | None, record: ServingRecord | None, mask_token_id: int, eos_token_id: int,
-        backend: str,
+        backend: Backend | str,
     ) -> None:
         self.model, self._chat, self._record = model, chat, record
         self._mask_token_id, self._eos_token_id = mask_token_id, eos_token_id
@@ -146,6 +148,10 @@ class Generator:
         if config.strategy == "autoregressive":
             batch = decode_autoregressive(
                 self.blocks, requests, config, self._eos_token_id, trace, grammars, full_head, self.clock
+            )
+        elif decodes_on_device(self.blocks, config, grammars):
+            batch = decode_on_device(
+                self.blocks, requests, config, self._mask_token_id, self._eos_token_id, trace, self.clock
             )
         else:
             size = len(requests), config.block_size

@@ -51,21 +51,27 @@ def choose_tokens(logits: Tensor, config: DecodeConfig, uniform: Tensor | None =
     return candidates.gather(-1, drawn)[:, 0], probabilities.gather(-1, drawn)[:, 0]
 
 
-def most_confident(confidence: Tensor, masked: Tensor, count: int) -> Tensor:
-    """(N, B) bool: the `count` masked positions of each row with the highest confidence, fewer if fewer are masked."""
+def most_confident(confidence: Tensor, masked: Tensor, count: int | Tensor) -> Tensor:
+    """(N, B) bool: the masked positions of each row with the highest confidence.
+
+    Args:
+        confidence: (N, B) probability of each position's candidate.
+        masked: (N, B) bool, positions still open.
+        count: how many, fewer if fewer are masked; () or (N, 1) when a tensor.
+    """
     order = confidence.masked_fill(~masked, -torch.inf).argsort(dim=-1, descending=True, stable=True)
-    chosen = torch.zeros_like(masked).scatter_(-1, order[:, :count], True)
-    return chosen & masked
+    ranked = torch.arange(masked.shape[1], device=masked.device).expand_as(order)
+    return torch.zeros_like(masked).scatter_(-1, order, ranked < count) & masked
 
 
-def select_positions(confidence: Tensor, masked: Tensor, config: DecodeConfig, count: int) -> Tensor:
+def select_positions(confidence: Tensor, masked: Tensor, config: DecodeConfig, count: int | Tensor) -> Tensor:
     """Positions to fix in this step; at least one in every row that has a mask left.
 
     Args:
         confidence: (N, B) probability of each position's candidate.
         masked: (N, B) bool, positions still open.
         config: strategy and threshold.
-        count: scheduled number for this step >= 1; `low_confidence_dynamic` does not use it.
+        count: scheduled number for this step >= 1, () when a tensor; `low_confidence_dynamic` does not use it.
 
     Returns:
         (N, B) bool, a subset of `masked`.
@@ -93,6 +99,4 @@ def hurry(confidence: Tensor, masked: Tensor, config: DecodeConfig, steps: int) 
     share = -(-masked.sum(-1, keepdim=True) // steps)  # (N, 1)
     if config.strategy == "sequential":
         return masked & (masked.cumsum(-1) <= share)
-    order = confidence.masked_fill(~masked, -torch.inf).argsort(dim=-1, descending=True, stable=True)
-    ranks = torch.arange(masked.shape[1], device=masked.device)
-    return torch.zeros_like(masked).scatter_(-1, order, ranks < share) & masked
+    return most_confident(confidence, masked, share)

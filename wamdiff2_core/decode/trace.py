@@ -53,6 +53,31 @@ class TraceRecorder:
         known = self._confidence[:, columns]
         self._confidence[:, columns] = torch.where(fixed, confidence, known)
 
+    def copy(self) -> TraceRecorder:
+        """What it holds now, for good."""
+        rows, columns = self._fixed_at.shape
+        other = TraceRecorder(rows, columns, self._fixed_at.device)
+        other._fixed_at.copy_(self._fixed_at)
+        other._confidence.copy_(self._confidence)
+        return other
+
+    def clear(self) -> None:
+        """Forget all, to be used again."""
+        self._fixed_at.zero_()
+        self._confidence.zero_()
+
+    def fix_at(self, columns: Tensor, step: Tensor, fixed: Tensor, confidence: Tensor) -> None:
+        """`fix`, for the inside of a graph: where and when is read on the device.
+
+        Args:
+            columns: (B,) long, answer columns of the block.
+            step: () integer.
+            fixed: (N, B) bool.
+            confidence: (N, B) probabilities.
+        """
+        for kept, new in ((self._fixed_at, step.to(self._fixed_at.dtype)), (self._confidence, confidence)):
+            kept.index_copy_(1, columns, torch.where(fixed, new, kept.index_select(1, columns)))
+
     def traces(self, lengths: Sequence[int]) -> list[DecodeTrace]:
         """One trace an answer.
 

@@ -19,6 +19,9 @@ AUTO = "auto"
 _BACKENDS: dict[str, tuple[str | None, str, str]] = {
     "eager": (None, "wamdiff2_core.model.backends.eager", "EagerBackend"),
     "cpu": ("cpu", "wamdiff2_core.model.backends.cpu", "CpuBackend"),
+    "cuda": ("cuda", "wamdiff2_core.model.backends.cuda", "CudaBackend"),
+    "cuda-flashinfer": ("cuda", "wamdiff2_core.model.backends.cuda", "FlashInferBackend"),
+    "npu": ("npu", "wamdiff2_core.model.backends.npu", "NpuBackend"),
 }
 BACKENDS = tuple(_BACKENDS)
 

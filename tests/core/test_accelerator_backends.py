@@ -1,0 +1,292 @@
+"""`cuda`, `cuda-flashinfer` and `npu` on stand-ins for their devices: same answers as `eager`, within the rules."""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.core.doubles import MASK, random_inputs, tiny_model
+from tests.core.standins.accelerator import FakeDevice
+from tests.core.standins.libraries import fake_flashinfer, fake_torch_npu
+from wamdiff2_core.chat import ModelInputs
+from wamdiff2_core.config import DecodeConfig
+from wamdiff2_core.decode import Generator
+from wamdiff2_core.decode.block_diffusion import decode_blocks
+from wamdiff2_core.decode.on_device import decode_on_device
+from wamdiff2_core.errors import UserError
+from wamdiff2_core.model.backends import choose_backend, cuda, npu
+from wamdiff2_core.model.backends.graphed import GraphedBackend, Step, StepShape
+from wamdiff2_core.model.block_model import BlockModel
+from wamdiff2_core.model.checkpoint import load_checkpoint
+
+KINDS = ["cuda", "cuda-flashinfer", "npu"]
+STRATEGIES = ["sequential", "low_confidence_static", "low_confidence_dynamic"]
+NO_EOS = 100_000
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def exact(monkeypatch):
+    """Kernels in float32 and for small heads, so that answers can be compared token by token."""
+    monkeypatch.setattr(cuda, "FLASHINFER_DTYPES", (torch.float32,))
+    monkeypatch.setattr(cuda, "FLASHINFER_HEAD_DIMS", (8, 16, 32))
+    monkeypatch.setattr(npu, "DTYPES", (torch.float32,))
+
+
+def make(kind: str, model, latency: int = 1) -> tuple[GraphedBackend, FakeDevice]:
+    device = FakeDevice("npu" if kind == "npu" else "cuda", latency)
+    if kind == "cuda":
+        return cuda.CudaBackend(model, device.ops()), device
+    if kind == "npu":
+        return npu.NpuBackend(model, device.ops(), fake_torch_npu(device, torch.float32), page=64), device
+    return cuda.FlashInferBackend(model, device.ops(), fake_flashinfer(device, torch.float32)), device
+
+
+def generator(model, mask: int = MASK, eos: int = NO_EOS) -> Generator:
+    return Generator(
+        SimpleNamespace(  # type: ignore[arg-type]
+            model=model, tokenizer=None, record=None, mask_token_id=mask, eos_token_id=eos, backend="eager"
+        )
+    )
+
+
+def pair(kind: str, seed: int = 5, eos: int = NO_EOS, latency: int = 1) -> SimpleNamespace:
+    """A generator on a stand-in, one with `eager`, and the stand-in."""
+    model = tiny_model(seed)
+    own, eager = generator(model, eos=eos), generator(model, eos=eos)
+    backend, device = make(kind, model, latency)
+    own.blocks = BlockModel(model, backend)
+    return SimpleNamespace(own=own, eager=eager, device=device, backend=backend)
+
+
+def same(two: SimpleNamespace, requests, config: DecodeConfig) -> list:
+    with two.device.watching():
+        answers = two.own.generate(requests, config, trace=True)
+    for answer, expected in zip(answers, two.eager.generate(requests, config, trace=True), strict=True):
+        assert answer.raw_ids == expected.raw_ids
+        assert answer.trace.fixed_at == expected.trace.fixed_at
+        np.testing.assert_allclose(answer.trace.confidence, expected.trace.confidence, rtol=1e-3)
+        for count in ("steps", "blocks", "tokens", "forwards"):
+            assert getattr(answer.stats, count) == getattr(expected.stats, count)
+    return answers
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_answers_equal_eager(kind, strategy):
+    two = pair(kind, latency=2)
+    alone = [random_inputs(20, 13, ((2, 4),))]
+    batch = [random_inputs(1, 9), random_inputs(2, 21, ((2, 4), (4, 4))), random_inputs(3, 4)]
+    for size, steps, requests in ((4, 3, batch), (7, 7, alone), (4, 4, alone)):
+        answers = same(two, requests, DecodeConfig(size, steps, strategy, 0.2, max_new_tokens=2 * size + 3))
+        assert len({answer.raw_ids for answer in answers}) == len(requests)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_that_end_at_different_blocks_equal_eager(kind):
+    config = DecodeConfig(4, 4, "low_confidence_dynamic", 0.3, max_new_tokens=20)
+    requests = [random_inputs(seed, 7 + seed) for seed in range(3)]
+    eos = pair(kind, 7).eager.generate(requests, config)[0].raw_ids[5]
+    answers = same(pair(kind, 7, eos=eos), requests, config)
+    assert answers[0].ended
+    assert answers[0].stats.blocks < max(answer.stats.blocks for answer in answers)
+
+
+@pytest.fixture(scope="module")
+def authors(shared_data):
+    folder = shared_data / "upstream"
+    file = json.loads((folder / "decode_cases.json").read_text())
+    ids = {"mask_token_id": file["mask_token_id"], "eos_token_id": file["eos_token_id"]}
+    model = load_checkpoint(folder / "tiny_wam_diff2", require_tokenizer=False, backend="eager", **ids).model
+    return SimpleNamespace(
+        cases=file["cases"], pixels=np.load(folder / "decode_pixels.npz"), model=model, ids=ids, generators={}
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", range(10))
+def test_raw_ids_equal_the_authors(kind, case, authors):
+    data, pixels = authors.cases[case], authors.pixels
+    if kind not in authors.generators:
+        authors.generators[kind] = own = generator(authors.model, *authors.ids.values())
+        own.blocks = BlockModel(authors.model, make(kind, authors.model)[0])
+    own = authors.generators[kind]
+    images = {}
+    if data["images"]:
+        images = {
+            "pixel_values": torch.from_numpy(pixels[f"pixels_{case}"]),
+            "image_grid_thw": torch.from_numpy(pixels[f"grid_{case}"]),
+        }
+    config = DecodeConfig(
+        data["block_size"], data["denoising_steps"], data["remasking_strategy"], data["confidence_threshold"],
+        max_new_tokens=data["max_new_tokens"],
+    )
+    answer = own.generate([ModelInputs(torch.tensor(data["prompt_ids"]), **images)], config)[0]
+    assert list(answer.raw_ids) == data["output_ids"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_replay_after_a_longer_request_equals_eager(kind):
+    two = pair(kind)
+    config = DecodeConfig(4, 4, "low_confidence_dynamic", 0.2, max_new_tokens=9)
+    for length in (40, 9, 300, 11):  # within a bucket, in the next one, back again
+        same(two, [random_inputs(length, length)], config)
+        with torch.inference_mode():
+            for room in two.backend._rooms.values():
+                room.cache.fill_(torch.nan)  # a request that overflowed
+    captured = two.device.captures
+    same(two, [random_inputs(7, 20)], config)
+    assert two.device.captures == captured
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "config",
+    [
+        DecodeConfig(4, 3, "low_confidence_dynamic", 0.2, temperature=0.8, top_k=20, seed=3, max_new_tokens=10),
+        DecodeConfig(1, strategy="autoregressive", max_new_tokens=6),
+        DecodeConfig(4, 4, "low_confidence_static", max_new_tokens=9, deadline_ms=1e6),
+    ],
+    ids=["sampled", "autoregressive", "deadline"],
+)
+def test_steps_that_need_the_host_equal_eager(kind, config):
+    same(pair(kind), [random_inputs(1, 9), random_inputs(2, 14, ((2, 4),))], config)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_forwards_that_somebody_counts_run_one_by_one(kind):
+    two, seen = pair(kind), []
+    forward = two.own.blocks.forward
+
+    def counted(ids, offset, commit=0):
+        seen.append((ids.shape[1], offset, commit))
+        return forward(ids, offset, commit)
+
+    two.own.blocks.forward = counted
+    same(two, [random_inputs(1, 9)], DecodeConfig(4, 2, "low_confidence_static", max_new_tokens=8))
+    assert seen == [(4, 0, 0), (4, 0, 0), (8, 0, 4), (4, 4, 0)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_committed_keys_and_values_equal_eager(kind):
+    two = pair(kind)
+    config, requests = DecodeConfig(4, 4, max_new_tokens=12), [random_inputs(1, 9), random_inputs(2, 14)]
+    with torch.inference_mode():
+        decode_on_device(two.own.blocks, requests, config, MASK, NO_EOS)
+        decode_blocks(two.eager.blocks, requests, config, MASK, NO_EOS)
+    for first, last in ((9, 14), (14, 22)):  # what both rows have of the prompt; two committed blocks
+        pairs = zip(two.backend.columns(first, last), two.eager.blocks.backend.columns(first, last), strict=True)
+        for own, expected in pairs:
+            torch.testing.assert_close(own, expected)
+
+
+def test_the_host_waits_once_a_step_at_most_and_one_replay_is_idle_in_all():
+    two = pair("cuda")
+    config = DecodeConfig(4, 4, "low_confidence_dynamic", 0.15, max_new_tokens=24)
+    steps, requests = [], [random_inputs(seed, 9) for seed in range(3)]
+    for request in requests:
+        with torch.inference_mode():
+            batch = decode_on_device(two.own.blocks, [request], config, MASK, NO_EOS)
+        assert batch.idle_replays <= 1
+        steps.append(int(batch.steps.sum()))
+    assert two.device.replays <= sum(steps) + len(requests)
+    assert two.device.captures == 1
+    before, waits = two.device.replays, two.device.waits
+    with two.device.watching(), torch.inference_mode():
+        decode_on_device(two.own.blocks, requests[:1], config, MASK, NO_EOS)
+    prompt_and_results = 6
+    assert two.device.waits - waits <= two.device.replays - before + prompt_and_results
+
+
+@pytest.mark.parametrize("kind", ["cuda", "cuda-flashinfer"])
+def test_without_early_exit_blocks_are_waited_for_alone(kind, monkeypatch):
+    monkeypatch.setattr("wamdiff2_core.decode.on_device.FREE_TOKENS", 0)
+    two = pair(kind)
+    config = DecodeConfig(4, 4, "low_confidence_static", max_new_tokens=12)
+    with torch.inference_mode():
+        decode_on_device(two.own.blocks, [random_inputs(1, 9)], config, MASK, NO_EOS)
+        waits = two.device.waits
+        batch = decode_on_device(two.own.blocks, [random_inputs(2, 9)], config, MASK, NO_EOS)
+    assert batch.idle_replays == 0
+    assert two.device.waits - waits == 3
+    same(two, [random_inputs(3, 9)], config)
+    same(two, [random_inputs(3, 9)], replace(config, strategy="low_confidence_dynamic", confidence_threshold=0.15))
+
+
+def test_flashinfer_is_planned_once_a_block_and_graph():
+    two = pair("cuda-flashinfer")
+    config = DecodeConfig(4, 4, "low_confidence_static", max_new_tokens=12)
+    same(two, [random_inputs(1, 9)], config)
+    wrapper = two.backend.attention._library.BatchPrefillWithPagedKVCacheWrapper
+    before = wrapper.plans
+    same(two, [random_inputs(2, 10)], config)
+    assert wrapper.plans - before == 3 + 2  # three blocks, the later two with a graph more
+
+
+def test_sdpa_sees_what_the_lengths_say():
+    shape = StepShape(rows=2, count=3, commit=1, columns=8, capacity=16)
+    ends = torch.tensor([[2, 5, 5], [1, 4, 4]])
+    generator_ = torch.Generator().manual_seed(0)
+    query, keys, values = (
+        torch.randn(2, size, heads, 4, generator=generator_) for size, heads in ((3, 4), (16, 2), (16, 2))
+    )
+    attention = cuda.SdpaAttention(4, 2)
+    step = Step(shape, ends)
+    out = attention.attend(query, keys, values, Step(shape, ends, attention.begin(step))).view(2, 3, 4, 4)
+    for row in range(2):
+        for token in range(3):
+            for head in range(4):
+                seen = slice(0, int(ends[row, token]))
+                scores = (keys[row, seen, head // 2] @ query[row, token, head]) / 2
+                torch.testing.assert_close(out[row, token, head], scores.softmax(0) @ values[row, seen, head // 2])
+
+
+def test_backends_are_chosen_by_device():
+    assert [choose_backend("auto", device) for device in ("cuda:1", "npu", "npu:0")] == ["cuda", "npu", "npu"]
+    assert choose_backend("cuda-flashinfer", "cuda") == "cuda-flashinfer"
+    with pytest.raises(UserError, match="one that runs on cpu"):
+        choose_backend("cuda", "cpu")
+
+
+def test_what_flashinfer_lacks_is_told(monkeypatch):
+    model, device = tiny_model(1), FakeDevice()
+    monkeypatch.setitem(sys.modules, "flashinfer", None)
+    with pytest.raises(UserError, match="it is not installed"):
+        cuda.FlashInferBackend(model, device.ops())
+    monkeypatch.setattr(cuda, "FLASHINFER_HEAD_DIMS", (64,))
+    with pytest.raises(UserError, match="head_dim"):
+        cuda.FlashInferBackend(model, device.ops())
+    monkeypatch.setattr(cuda, "FLASHINFER_DTYPES", (torch.bfloat16,))
+    with pytest.raises(UserError, match="bfloat16"):
+        cuda.FlashInferBackend(model, device.ops())
+
+
+def test_an_npu_model_in_float32_gets_torch_attention(monkeypatch):
+    monkeypatch.setattr(npu, "DTYPES", (torch.bfloat16,))
+    model, device = tiny_model(5), FakeDevice("npu")
+    own = generator(model)
+    own.blocks = BlockModel(model, npu.NpuBackend(model, device.ops()))
+    config = DecodeConfig(4, 4, "low_confidence_dynamic", 0.2, max_new_tokens=9)
+    same(SimpleNamespace(own=own, eager=generator(model), device=device), [random_inputs(1, 9)], config)
+    with pytest.raises(UserError, match="page"):
+        npu.NpuBackend(model, device.ops(), page=48)
+
+
+def test_accelerator_libraries_are_asked_for_late_and_in_one_file():
+    files = [*(ROOT / "wamdiff2_core/model").rglob("*.py"), *(ROOT / "wamdiff2_core/decode").rglob("*.py")]
+    assert ROOT / "wamdiff2_core/model/backends/npu.py" in files
+    for file in files:
+        tree = ast.parse(file.read_text())
+        imported = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
+        imported |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        assert not imported & {"flashinfer", "torch_npu"}  # asked for by name where they are needed
+        devices = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        assert not devices & {"torch.cuda", "torch.npu"}  # `DeviceOps` finds them by the device's name
