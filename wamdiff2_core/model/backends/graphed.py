@@ -234,8 +234,8 @@ class GraphedBackend(EagerBackend):
             table[:, :answers].copy_(new)
         return last
 
-    def step(self, ids: Tensor, offset: int, commit: int = 0) -> Tensor:
-        """See `Backend.step`."""
+    def step(self, ids: Tensor, offset: int, commit: int = 0, wanted: Tensor | None = None) -> Tensor:
+        """See `Backend.step`; `wanted` is not looked at."""
         room, shape = self.room, self.shape(ids.shape[1], commit)
         if shape.count not in room.ids:
             room.ids[shape.count] = torch.zeros_like(ids)
