@@ -14,7 +14,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from wamdiff2_core.chat import ModelInputs
 from wamdiff2_core.config import DecodeConfig
 from wamdiff2_core.decode import Generator
 from wamdiff2_core.errors import UserError
-from wamdiff2_core.model.backends import Backend, make_backend
+from wamdiff2_core.model.backends import Backend, cuda, make_backend, npu
 from wamdiff2_core.model.backends.graphed import Attention, GraphedBackend, Step, StepShape
 from wamdiff2_core.model.block_model import BlockModel
 from wamdiff2_core.outputs import writable_file
@@ -64,6 +64,7 @@ class Setting:
     checkpoint: Path
     cases: int
     stand_ins: dict[str, FakeDevice]
+    kept: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -71,21 +72,29 @@ class Setting:
         return ALL_BACKENDS if self.dry else BACKENDS[self.device.type]
 
     def backend(self, name: str, model: Any) -> Backend:
-        """A backend for a model on the device, or on a stand-in."""
+        """A backend for a model on the device; in a dry run on a stand-in, and the same one for the same model."""
         if not self.dry:
             return make_backend(name, model)
-        from wamdiff2_core.model.backends import cuda, npu
+        if (name, id(model)) not in self.kept:
+            self.kept[name, id(model)] = model, self._on_stand_in(name, model)
+        backend: Backend = self.kept[name, id(model)][1]
+        return backend
 
+    def model(self, dtype: torch.dtype) -> Any:
+        """The small random model; in a dry run the same one for the same dtype."""
+        if not self.dry:
+            return tiny_model(5, **PARITY_SHAPE).to(self.device, dtype)
+        if dtype not in self.kept:
+            self.kept[dtype] = tiny_model(5, num_hidden_layers=1, **PARITY_SHAPE).to(dtype)
+        return self.kept[dtype]
+
+    def _on_stand_in(self, name: str, model: Any) -> Backend:
         stand_in = self.stand_ins["npu" if name == "npu" else "cuda"]
         if name == "npu":
             return npu.NpuBackend(model, stand_in.ops(), fake_torch_npu(stand_in))
         if name == "cuda":
             return cuda.CudaBackend(model, stand_in.ops())
         return cuda.FlashInferBackend(model, stand_in.ops(), fake_flashinfer(stand_in))
-
-    def model(self, dtype: torch.dtype) -> Any:
-        """The small random model."""
-        return tiny_model(5, **PARITY_SHAPE).to(self.device, dtype)
 
 
 def main() -> int:
@@ -184,7 +193,7 @@ def checkpoint_parity(setting: Setting) -> Iterator[dict[str, Any]]:
     """Answers of a checkpoint to its own prompt; in a dry run, of the small model."""
     for dtype in DTYPES:
         subject = subject_of(setting, "checkpoint", getattr(torch, dtype))
-        config = replace(subject.decode, max_new_tokens=8 if setting.dry else subject.decode.max_new_tokens)
+        config = replace(subject.decode, max_new_tokens=5 if setting.dry else subject.decode.max_new_tokens)
         for name in setting.names:
             yield compared(
                 setting, name, subject.name, subject.model, subject.mask_token_id,
@@ -242,7 +251,7 @@ def subject_of(setting: Setting, name: str, dtype: torch.dtype | None = None) ->
         model = setting.model(dtype or torch.bfloat16)
         return Subject(
             f"{name} (dry: a tiny model)", model, [random_inputs(1, 9, ((2, 4),))], MASK, NO_EOS,
-            DecodeConfig(4, 4), None, (time.perf_counter() - started) * 1e3, 8,
+            DecodeConfig(4, 2, "low_confidence_static"), None, (time.perf_counter() - started) * 1e3, 5,
         )
     if name == "checkpoint":
         return checkpoint_subject(setting.checkpoint, str(setting.device), dtype)

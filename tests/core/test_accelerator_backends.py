@@ -166,9 +166,9 @@ def test_forwards_that_somebody_counts_run_one_by_one(kind):
     two, seen = pair(kind), []
     forward = two.own.blocks.forward
 
-    def counted(ids, offset, commit=0, *wanted):
+    def counted(ids, offset, commit=0, wanted=None):
         seen.append((ids.shape[1], offset, commit))
-        return forward(ids, offset, commit, *wanted)
+        return forward(ids, offset, commit, wanted)
 
     two.own.blocks.forward = counted
     same(two, [random_inputs(1, 9)], DecodeConfig(4, 2, "low_confidence_static", max_new_tokens=8))
