@@ -161,6 +161,18 @@ def test_steps_that_need_the_host_equal_eager(kind, config):
     same(pair(kind), [random_inputs(1, 9), random_inputs(2, 14, ((2, 4),))], config)
 
 
+def test_a_warm_start_equals_eager(monkeypatch):
+    monkeypatch.setattr("wamdiff2_core.decode.warm_start.AGREED_CONFIDENCE", 0.0)
+    two, requests = pair("cuda"), [random_inputs(1, 9)]
+    config = DecodeConfig(4, 4, "low_confidence_dynamic", 1.0, max_new_tokens=8)
+    cold = same(two, requests, config)
+    warm = replace(config, warm_start="previous")
+    guesses = [cold[0].raw_ids]
+    own, eager = (which.generate(requests, warm, guesses=guesses)[0] for which in (two.own, two.eager))
+    assert own.raw_ids == eager.raw_ids
+    assert own.stats.steps == eager.stats.steps < cold[0].stats.steps
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_forwards_that_somebody_counts_run_one_by_one(kind):
     two, seen = pair(kind), []

@@ -10,7 +10,7 @@ replays are too many in all. Up to about a hundred tokens a forward takes as lon
 second half costs nothing. `by_block`: the first step of a block runs 2B tokens a row, the others B, and the host waits
 for a block's end; it serves attention that must know lengths on the host, and batches beyond that many tokens.
 
-Without a grammar, temperature and deadline, whose steps need the host. Tokens are those of `decode_blocks`.
+Without a grammar, temperature, deadline and warm start, whose steps need the host. Tokens are those of `decode_blocks`.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class Watch:
 
 def decodes_on_device(model: BlockModel, config: DecodeConfig, grammars: object) -> bool:
     """Whether `decode_on_device` serves such a request."""
-    plain = grammars is None and config.temperature == 0 and not config.deadline_ms
+    plain = grammars is None and config.temperature == 0 and not config.deadline_ms and config.warm_start == "off"
     watched = "forward" in vars(model)  # who counts forwards puts a method of his own there, and wants to see each
     return (
         isinstance(model.backend, GraphedBackend) and plain and config.strategy != "autoregressive" and not watched
