@@ -14,7 +14,6 @@ from torch import Tensor
 
 from wamdiff2_core.chat import ModelInputs
 from wamdiff2_core.model.backends import Backend, Batch, make_backend
-from wamdiff2_core.model.masks import prefix_mask
 from wamdiff2_core.model.positions import answer_positions, prompt_positions
 
 if TYPE_CHECKING:
@@ -84,8 +83,7 @@ class BlockModel:
             valid[row, width - length :] = True
         padding = None if min(lengths) == width else valid.to(device)
         batch = Batch(
-            ids.to(device), positions.to(device), prefix_mask(valid, block_size).to(device), padding,
-            answers.to(device), *self._images(requests, ids),
+            ids.to(device), positions.to(device), block_size, padding, answers.to(device), *self._images(requests, ids)
         )
         return self.backend.prefill(batch)
 

@@ -12,6 +12,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from wamdiff2_core.model.masks import prefix_mask
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -22,7 +24,7 @@ class Batch:
     Attributes:
         ids: (N, P) long; any token on padding.
         positions: (3, N, P) long rotary positions.
-        allowed: (N, P, P) bool, what a prompt token may attend to, [query, key]; a padding row sees itself.
+        block_size: B of the block-causal mask; 1 is causal attention.
         padding: (N, P) bool, False on padding; None when no row has any.
         answer_positions: (3, N, R) long, equal on all three axes and counting up by one.
         image_slots: (N, P) bool, columns that hold image tokens; None without images.
@@ -32,12 +34,18 @@ class Batch:
 
     ids: Tensor
     positions: Tensor
-    allowed: Tensor
+    block_size: int
     padding: Tensor | None
     answer_positions: Tensor
     image_slots: Tensor | None = None
     image_tokens: Tensor | None = None
     deepstack: Sequence[Tensor] = ()
+
+    @property
+    def allowed(self) -> Tensor:
+        """(1 or N, P, P) bool, what a prompt token may attend to, [query, key]; a padding row sees itself."""
+        valid = torch.ones_like(self.ids[:1], dtype=torch.bool) if self.padding is None else self.padding
+        return prefix_mask(valid, self.block_size)
 
 
 class Backend(Protocol):

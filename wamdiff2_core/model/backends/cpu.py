@@ -1,8 +1,10 @@
-"""The backend for a CPU: joined weights, few calls, and a head that never writes the logits of a whole vocabulary.
+"""The backend for a CPU: compiled kernels where there is a compiler, few operators otherwise.
 
 In float32 its tokens are those of `eager`; sums may be taken in another order, so hidden states differ in their last
-bits. Weights in another dtype are turned into float32 once, where the CPU has no instructions for them: products in
-bfloat16 are then several times slower than in float32. They take the memory of both.
+bits. Weights in bfloat16 stay so in memory where kernels are compiled, and are widened as they are read: sums are in
+float32, which is closer to the weights' own answer than `eager` in bfloat16 comes. Without a compiler they are held in
+float32, because products in bfloat16 are several times slower where the processor has no instructions for them. Where
+it has (AMX or AVX-512 BF16), weights in bfloat16 run in bfloat16, on PyTorch's operators.
 """
 
 from __future__ import annotations
@@ -14,58 +16,62 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from wamdiff2_core.model.backends.backend import Batch, step_mask
-from wamdiff2_core.model.backends.packed import PackedText
+from wamdiff2_core.model.backends.backend import Batch
+from wamdiff2_core.model.backends.native import NativeHead, NativeText, kernels
+from wamdiff2_core.model.backends.packed import PackedHead, PackedText, Seen, TextEngine
 from wamdiff2_core.model.vision import VisionEncoder
 
 if TYPE_CHECKING:
     from transformers import Qwen3VLForConditionalGeneration
 
-HEAD_CHUNK = 8192  # rows of the head at a time: their logits stay in the cache
 log = logging.getLogger(__name__)
 
 
-def fast_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype to run weights of `dtype` in on this CPU: float32, or bfloat16 where there are instructions for it."""
-    quick = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    return dtype if dtype == torch.bfloat16 and quick else torch.float32
+def has_bfloat16() -> bool:
+    """Whether this CPU multiplies in bfloat16."""
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
 class CpuBackend:
-    """See `Backend`. The model's joined weights become views of those held here; their values stay.
+    """See `Backend`.
 
     Attributes:
-        dtype: that it runs in.
+        dtype: that sums are in.
+        compiled: whether it runs on compiled kernels.
     """
 
     name = "cpu"
 
     def __init__(self, model: Qwen3VLForConditionalGeneration) -> None:
-        """Take a stock model on the CPU."""
+        """Take a stock model on the CPU. Its values stay; some weights may become views of joined ones."""
         stock: Any = model
-        own: torch.dtype = stock.lm_head.weight.dtype
-        self.dtype = fast_dtype(own)
+        text, visual, own = stock.model.language_model, stock.model.visual, stock.lm_head.weight.dtype
+        keeps = own == torch.bfloat16 and has_bfloat16()
+        self.dtype: torch.dtype = own if keeps else torch.float32
         if self.dtype != own:
-            log.info("weights in %s run in %s, which is faster on this CPU", own, self.dtype)
-        self._text = PackedText(stock.model.language_model, self.dtype)
-        visual = stock.model.visual
+            log.info("weights in %s are computed with in %s, which is faster on this CPU", own, self.dtype)
+        library = None if keeps else kernels()
+        self.compiled = library is not None
+        self._stock_head = stock.lm_head
+        self._text: TextEngine
+        self._head: NativeHead | PackedHead
+        if library is not None:
+            self._text, self._head = NativeText(text, library), NativeHead(stock.lm_head, library)
+        else:
+            self._text, self._head = PackedText(text, self.dtype), PackedHead(stock.lm_head, self.dtype)
         self._vision = VisionEncoder(visual if self.dtype == own else deepcopy(visual).to(self.dtype))
-        tied = stock.lm_head.weight is stock.model.language_model.embed_tokens.weight
-        self._head: Tensor = self._text.embedding if tied else stock.lm_head.weight.detach().to(self.dtype)
-        bias = stock.lm_head.bias
-        self._head_bias: Tensor | None = None if bias is None else bias.detach().to(self.dtype)
         self._prompt_columns = 0
-        self._padding: Tensor | None = None
+        self._low, self._padded = torch.empty(0, dtype=torch.int32), False
 
     @property
     def device(self) -> torch.device:
         """The CPU."""
-        return self._head.device
+        return torch.device("cpu")
 
     @property
     def vocabulary(self) -> int:
         """Rows of the head."""
-        return len(self._head)
+        return int(self._stock_head.weight.shape[0])
 
     def encode_images(self, pixel_values: Tensor, image_grid_thw: Tensor) -> tuple[Tensor, list[Tensor]]:
         """See `Backend.encode_images`."""
@@ -74,29 +80,35 @@ class CpuBackend:
     def prefill(self, batch: Batch) -> Tensor:
         """See `Backend.prefill`."""
         rows, width = batch.ids.shape
-        self._prompt_columns, self._padding = width, batch.padding
+        self._prompt_columns, self._padded = width, batch.padding is not None
+        self._low = torch.zeros(rows, dtype=torch.int32)
+        if batch.padding is not None:
+            self._low = (~batch.padding).sum(-1, dtype=torch.int32)
         self._text.begin(rows, width + batch.answer_positions.shape[-1], batch.answer_positions)
-        embeds = torch.nn.functional.embedding(batch.ids, self._text.embedding)
+        embeds = self._text.embed(batch.ids)
         if batch.image_slots is not None and batch.image_tokens is not None:
-            embeds[batch.image_slots] = batch.image_tokens.to(self.dtype)
+            embeds[batch.image_slots] = batch.image_tokens.to(embeds.dtype)
+        block = (torch.arange(width, dtype=torch.int32) - self._low[:, None]).div(
+            batch.block_size, rounding_mode="floor"
+        )
+        high = (self._low[:, None] + (block + 1) * batch.block_size).clamp(max=width)
+        seen = Seen(self._low, high.to(torch.int32), even=False)
         last = torch.arange(1, rows + 1) * width - 1
         return self._text.run(
-            embeds, self._text.rotary(batch.positions), 0, last, batch.allowed[:, None],
-            image_slots=batch.image_slots, deepstack=batch.deepstack,
+            embeds, self._text.rotary(batch.positions), 0, seen, last, batch.image_slots, batch.deepstack
         )
 
     def step(self, ids: Tensor, offset: int, commit: int = 0, wanted: Tensor | None = None) -> Tensor:
         """See `Backend.step`."""
         rows, count = ids.shape
         start = self._prompt_columns + offset
-        mask = None
-        if self._padding is not None:
-            mask = step_mask(start + count, start, count, commit, self._padding, self.device)[:, None]
+        high = torch.full((rows, count), start + count, dtype=torch.int32)
+        high[:, :commit] = start + commit
+        seen = Seen(self._low, high, even=not self._padded, commit=commit)
         if wanted is None:
             wanted = torch.ones(rows, count - commit, dtype=torch.bool)
         read = torch.nn.functional.pad(wanted, (commit, 0)).view(-1).nonzero()[:, 0]
-        embeds = torch.nn.functional.embedding(ids, self._text.embedding)
-        found = self._text.run(embeds, self._text.answer_rotary(offset, count), start, read, mask, commit)
+        found = self._text.run(self._text.embed(ids), self._text.answer_rotary(offset, count), start, seen, read)
         if found.shape[0] == wanted.numel():
             return found.view(rows, count - commit, -1)
         hidden = torch.zeros(*wanted.shape, found.shape[-1], dtype=found.dtype)
@@ -105,30 +117,17 @@ class CpuBackend:
 
     def pick(self, hidden: Tensor, masked: Tensor, mask_token_id: int) -> tuple[Tensor, Tensor]:
         """See `Backend.pick`."""
-        rows = hidden[masked]
-        best = torch.full((len(rows),), -torch.inf)
-        total = torch.zeros(len(rows))
-        chosen = torch.zeros(len(rows), dtype=torch.long)
-        for first in range(0, self.vocabulary, HEAD_CHUNK):
-            part = slice(first, first + HEAD_CHUNK)
-            bias = None if self._head_bias is None else self._head_bias[part]
-            logits = torch.nn.functional.linear(rows, self._head[part], bias).float()
-            if first <= mask_token_id < first + HEAD_CHUNK:
-                logits[:, mask_token_id - first] = -torch.inf
-            highest, where = logits.max(-1)
-            chosen = torch.where(highest > best, where + first, chosen)  # an earlier chunk keeps a tie
-            top = torch.maximum(best, highest)
-            total = total * (best - top).exp() + logits.sub_(top[:, None]).exp_().sum(-1)
-            best = top
-        tokens = torch.zeros(masked.shape, dtype=torch.long)
-        confidence = torch.zeros(masked.shape)
-        return tokens.masked_scatter_(masked, chosen), confidence.masked_scatter_(masked, 1 / total)
+        chosen, probabilities = self._head.pick(hidden[masked], mask_token_id)
+        tokens, confidence = torch.zeros(masked.shape, dtype=torch.long), torch.zeros(masked.shape)
+        return tokens.masked_scatter_(masked, chosen), confidence.masked_scatter_(masked, probabilities)
 
     def logits(self, hidden: Tensor, tokens: Tensor | None = None) -> Tensor:
         """See `Backend.logits`."""
-        head = self._head if tokens is None else self._head[tokens]
-        bias = self._head_bias if tokens is None or self._head_bias is None else self._head_bias[tokens]
-        return torch.nn.functional.linear(hidden, head, bias).float()
+        weight, bias = self._stock_head.weight, self._stock_head.bias
+        if tokens is not None:
+            weight, bias = weight[tokens], None if bias is None else bias[tokens]
+        weight = weight.to(self.dtype)
+        return torch.nn.functional.linear(hidden, weight, None if bias is None else bias.to(self.dtype)).float()
 
     def columns(self, first: int, last: int) -> list[tuple[Tensor, Tensor]]:
         """See `Backend.columns`."""

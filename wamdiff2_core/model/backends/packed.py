@@ -8,6 +8,7 @@ reads. Joined weights take the place of the model's own, which become views of t
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from wamdiff2_core.errors import UserError
+
+HEAD_CHUNK = 8192  # rows of the head at a time
 
 
 @dataclass(frozen=True)
@@ -80,47 +85,115 @@ def join_rows(modules: Sequence[Any], dtype: torch.dtype) -> Tensor:
     return joined
 
 
-class PackedText:
-    """The language model of a stock Qwen3-VL without its head, and the keys and values of one batch.
+class TextEngine(ABC):
+    """The language model of a stock Qwen3-VL without its head, and the keys and values of one batch."""
 
-    Attributes:
-        dtype: that it runs in.
-        embedding: (V, D).
-    """
+    def __init__(self, text: Any) -> None:
+        """Take a stock `Qwen3VLTextModel`.
 
-    def __init__(self, text: Any, dtype: torch.dtype) -> None:
-        """Take a stock `Qwen3VLTextModel`; see `PackedLayer.of`."""
-        config = text.config
-        if config.hidden_act != "silu":
-            raise NotImplementedError(f"hidden_act {config.hidden_act}")
-        self.dtype = dtype
-        self.heads, self.key_heads = config.num_attention_heads, config.num_key_value_heads
-        self.head_dim, self.hidden, self.eps = config.head_dim, config.hidden_size, config.rms_norm_eps
-        self.layers = [PackedLayer.of(layer, dtype) for layer in text.layers]
-        self.norm = text.norm.weight.detach().to(dtype)
-        self.embedding = text.embed_tokens.weight.detach().to(dtype)
-        self._rotary = text.rotary_emb
-        self._cache: list[Tensor] = []
+        Raises:
+            UserError: its MLP has another activation than Qwen3's.
+        """
+        if text.config.hidden_act != "silu":
+            raise UserError("backend", "a model with the activation silu", text.config.hidden_act,
+                            "choose the backend eager")
+        self.head_dim: int = text.config.head_dim
+        self._rotary_of = text.rotary_emb
         self._answer_rotary: tuple[Tensor, Tensor] = (torch.empty(0), torch.empty(0))
+
+    def rotary(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Tables at positions (3, N, L), both (N, L, d) fp32: cosines, and sines with the sign of `rotate_half`."""
+        cos, sin = self._rotary_of(torch.empty(0), positions)
+        half = self.head_dim // 2
+        return cos, torch.cat([-sin[..., :half], sin[..., half:]], -1)
 
     def begin(self, rows: int, columns: int, answer_positions: Tensor) -> None:
         """Make room for a batch; `answer_positions` (3, N, R) of its answer columns."""
-        have = self._cache[0].shape if self._cache else (0, 0)
-        if have[0] != rows or have[1] < columns:
-            shape = rows, columns, 2 * self.key_heads, self.head_dim
-            self._cache = [torch.empty(shape, dtype=self.dtype) for _ in self.layers]
+        self._make_room(rows, columns)
         self._answer_rotary = self.rotary(answer_positions)
-
-    def rotary(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Tables at positions (3, N, L), both (N, L, 1, d): cosines, and sines with the sign of `rotate_half`."""
-        cos, sin = self._rotary(self.embedding[:1], positions)
-        half = self.head_dim // 2
-        return cos[:, :, None], torch.cat([-sin[..., :half], sin[..., half:]], -1)[:, :, None]
 
     def answer_rotary(self, offset: int, count: int) -> tuple[Tensor, Tensor]:
         """`rotary` of answer columns [offset, offset + count)."""
         cos, sin = self._answer_rotary
         return cos[:, offset : offset + count], sin[:, offset : offset + count]
+
+    @abstractmethod
+    def embed(self, ids: Tensor) -> Tensor:
+        """(N, n, D) in the dtype of `run`."""
+
+    @abstractmethod
+    def run(
+        self, hidden: Tensor, rotary: tuple[Tensor, Tensor], start: int, seen: Seen, read: Tensor,
+        image_slots: Tensor | None = None, deepstack: Sequence[Tensor] = (),
+    ) -> Tensor:
+        """All layers and the final norm.
+
+        Args:
+            hidden: (N, n, D) of `embed`; overwritten.
+            rotary: of `rotary`, for these tokens.
+            start: column of the first token; all n are written to the cache.
+            seen: what each token attends to.
+            read: (rows,) indices into the N n tokens whose output is wanted, ascending.
+            image_slots: (N, n) bool, where `deepstack` is added.
+            deepstack: features for the first layers.
+
+        Returns:
+            (rows, D).
+        """
+
+    @abstractmethod
+    def columns(self, first: int, last: int) -> list[tuple[Tensor, Tensor]]:
+        """See `Backend.columns`."""
+
+    @abstractmethod
+    def _make_room(self, rows: int, columns: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Columns that the tokens of a forward attend to: [low, high) each.
+
+    Attributes:
+        low: (N,) int32, columns of padding.
+        high: (N, n) int32; none are seen where it is not above `low`.
+        even: all tokens see all columns, but for the first `commit`, which do not see the rest of the forward.
+        commit: see `even`.
+    """
+
+    low: Tensor
+    high: Tensor
+    even: bool
+    commit: int = 0
+
+
+class PackedText(TextEngine):
+    """Layers by PyTorch's operators.
+
+    Attributes:
+        dtype: that it runs in.
+    """
+
+    def __init__(self, text: Any, dtype: torch.dtype) -> None:
+        """Take a stock `Qwen3VLTextModel`; see `PackedLayer.of`."""
+        super().__init__(text)
+        config = text.config
+        self.dtype = dtype
+        self.heads, self.key_heads = config.num_attention_heads, config.num_key_value_heads
+        self.eps = config.rms_norm_eps
+        self.layers = [PackedLayer.of(layer, dtype) for layer in text.layers]
+        self.norm = text.norm.weight.detach().to(dtype)
+        self._embedding = text.embed_tokens.weight.detach().to(dtype)
+        self._cache: list[Tensor] = []
+
+    def _make_room(self, rows: int, columns: int) -> None:
+        have = self._cache[0].shape if self._cache else (0, 0)
+        if have[0] != rows or have[1] < columns:
+            shape = rows, columns, 2 * self.key_heads, self.head_dim
+            self._cache = [torch.empty(shape, dtype=self.dtype) for _ in self.layers]
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """See `TextEngine.embed`."""
+        return functional.embedding(ids, self._embedding)
 
     def columns(self, first: int, last: int) -> list[tuple[Tensor, Tensor]]:
         """See `Backend.columns`."""
@@ -128,41 +201,31 @@ class PackedText:
         return [(part[:, : self.key_heads], part[:, self.key_heads :]) for part in parts]
 
     def run(
-        self, hidden: Tensor, rotary: tuple[Tensor, Tensor], start: int, read: Tensor, mask: Tensor | None = None,
-        commit: int = 0, image_slots: Tensor | None = None, deepstack: Sequence[Tensor] = (),
+        self, hidden: Tensor, rotary: tuple[Tensor, Tensor], start: int, seen: Seen, read: Tensor,
+        image_slots: Tensor | None = None, deepstack: Sequence[Tensor] = (),
     ) -> Tensor:
-        """All layers and the final norm.
-
-        Args:
-            hidden: (N, n, D) embeddings; overwritten.
-            rotary: of `rotary`, for these tokens.
-            start: column of the first token.
-            read: (rows,) indices into the N n tokens whose output is wanted.
-            mask: (1 or N, 1, n, start + n) bool, True = may attend; None when all may.
-            commit: without a mask: leading tokens that do not see the rest.
-            image_slots: (N, n) bool, where `deepstack` is added.
-            deepstack: features for the first layers.
-
-        Returns:
-            (rows, D).
-        """
+        """See `TextEngine.run`."""
         rows, count, width = hidden.shape
-        end = start + count
+        end, commit, mask = start + count, seen.commit, None
+        if not seen.even:
+            columns = torch.arange(end)
+            mask = (columns >= seen.low[:, None, None]) & (columns < seen.high[:, :, None])
+            mask = mask[:, None] | (seen.high <= seen.low[:, None])[:, None, :, None]  # whoever sees nothing gives NaN
+        turns = rotary[0][:, :, None].to(self.dtype), rotary[1][:, :, None].to(self.dtype)
         x = hidden.view(-1, width)
         for index, (layer, cache) in enumerate(zip(self.layers, self._cache, strict=True)):
-            seen = cache[:, :end]
             last = index + 1 == len(self.layers)
             normed = functional.rms_norm(x, (width,), layer.norm_in, self.eps)
             qkv = functional.linear(normed, layer.qkv, layer.qkv_bias)
             qkv = qkv.view(rows, count, self.heads + 2 * self.key_heads, self.head_dim)
-            self._rotate(qkv, layer, rotary)
+            self._rotate(qkv, layer, turns)
             cache[:, start:end] = qkv[:, :, self.heads :]
             query = qkv[:, :, : self.heads]
             if commit and mask is None:
                 parts = [] if last else [self._attend(query[:, :commit], cache[:, : start + commit])]
-                attended = torch.cat([*parts, self._attend(query[:, commit:], seen)], 1)
+                attended = torch.cat([*parts, self._attend(query[:, commit:], cache[:, :end])], 1)
             else:
-                attended = self._attend(query, seen, mask)
+                attended = self._attend(query, cache[:, :end], mask)
             flat = attended.reshape(-1, self.heads * self.head_dim)
             if last:  # nobody reads the other rows
                 skipped = count - attended.shape[1]
@@ -201,3 +264,30 @@ class PackedText:
                 mask = mask.repeat(1, 1, group, 1)
         attended = functional.scaled_dot_product_attention(folded, keys, values, attn_mask=mask)
         return attended.reshape(rows, self.heads, count, self.head_dim).transpose(1, 2)
+
+
+class PackedHead:
+    """The best token of a row and its probability, by chunks of the vocabulary whose logits stay in the cache."""
+
+    def __init__(self, head: Any, dtype: torch.dtype) -> None:
+        """Take the stock `lm_head`."""
+        self._weight: Tensor = head.weight.detach().to(dtype)
+        self._bias: Tensor | None = None if head.bias is None else head.bias.detach().to(dtype)
+
+    def pick(self, rows: Tensor, banned: int) -> tuple[Tensor, Tensor]:
+        """Best token (rows,) and its fp32 probability (rows,) among all but `banned`, of (rows, D) hidden states."""
+        best = torch.full((len(rows),), -torch.inf)
+        total = torch.zeros(len(rows))
+        chosen = torch.zeros(len(rows), dtype=torch.long)
+        for first in range(0, len(self._weight), HEAD_CHUNK):
+            part = slice(first, first + HEAD_CHUNK)
+            bias = None if self._bias is None else self._bias[part]
+            logits = functional.linear(rows, self._weight[part], bias).float()
+            if first <= banned < first + HEAD_CHUNK:
+                logits[:, banned - first] = -torch.inf
+            highest, where = logits.max(-1)
+            chosen = torch.where(highest > best, where + first, chosen)  # an earlier chunk keeps a tie
+            top = torch.maximum(best, highest)
+            total = total * (best - top).exp() + logits.sub_(top[:, None]).exp_().sum(-1)
+            best = top
+        return chosen, 1 / total
