@@ -57,6 +57,7 @@ def run_closed_loop(
     walkers: Annotated[int, typer.Option(min=0, help="Walkers of background traffic, in the embedded world.")] = 0,
     seed: Annotated[int, typer.Option(help="Seed of the embedded world and of a random planner, 0 or more.")] = 0,
     device: Annotated[str, typer.Option(help="Torch device of the planner.")] = "cpu",
+    backend: Annotated[str, typer.Option(help="What runs a checkpoint: auto, eager or cpu.")] = "",
     blank_camera: Annotated[bool, typer.Option(
         "--blank-camera", help="Black pictures for the planner, to see what it owes to its camera.",
     )] = False,
@@ -86,7 +87,7 @@ def run_closed_loop(
         raise UserError("arguments", "options, or -- --ros-args with ROS arguments", " ".join(context.args))
     if seed < 0:
         raise UserError("--seed", "0 or more", seed)
-    agent = AgentChoice.parse(planner, link, deadline_ms)
+    agent = AgentChoice.parse(planner, link, deadline_ms, backend)
     given = {name for name in context.params if _was_given(context, name)}
     if is_meant(bench2drive, agent, carla, passive):
         return run_wrapped(

@@ -267,12 +267,12 @@ def planner_from(settings: params.PlannerParameters) -> Planner:
         import torch
 
         torch.set_num_threads(settings.torch_threads)
-    decode: dict[str, Any] = {}
+    options: dict[str, Any] = {"backend": settings.backend}
     if settings.deadline_ms:
-        decode["deadline_ms"] = settings.deadline_ms
+        options["deadline_ms"] = settings.deadline_ms
     if settings.grammar != "record":
-        decode["grammar"] = settings.grammar
-    return make_planner(settings.planner, device=settings.device, seed=settings.seed, **decode)
+        options["grammar"] = settings.grammar
+    return make_planner(settings.planner, device=settings.device, seed=settings.seed, **options)
 
 
 def run(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -25,6 +25,7 @@ def agent_server(
     deadline_ms: Annotated[
         float, typer.Option(help="Wall-clock milliseconds for a plan; 0: as the checkpoint's record says.")
     ] = 0.0,
+    backend: Annotated[str, typer.Option(help="What runs the model: auto, eager or cpu.")] = "auto",
     with_parent: Annotated[int, typer.Option(help="End when this process, the parent, ends.", hidden=True)] = 0,
 ) -> None:
     """Serve a planner to leaderboard agents until Ctrl-C or SIGTERM; a `ready` line tells the port."""
@@ -39,9 +40,9 @@ def agent_server(
         end_with_parent(with_parent)
     if checkpoint != "random" and not Path(checkpoint).is_dir():
         raise UserError("--checkpoint", "a checkpoint folder, or random", checkpoint)
-    decode = {"deadline_ms": deadline_ms} if deadline_ms else {}
+    options: dict[str, Any] = {"deadline_ms": deadline_ms} if deadline_ms else {}
     with signals_as_interrupts():
-        planner = make_planner(checkpoint, device=device, seed=seed, **decode)
+        planner = make_planner(checkpoint, device=device, seed=seed, backend=backend, **options)
         planner.warm_up()
         server = AgentServer(planner, str(checkpoint), port=port, every_ticks=plan_every, jpeg_quality=jpeg_quality)
         print(f"ready 127.0.0.1:{server.port} planner protocol {VERSION}", flush=True)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from carla_bridge.agents.agent import Agent, Needs
 from carla_bridge.nano import NANO_CAMERA, NANO_TASK
@@ -31,6 +32,7 @@ class AgentChoice:
         camera: camera it sees; None for an agent without one.
         target_rule: target points it is shown.
         deadline_ms: wall-clock milliseconds a checkpoint has for a plan; 0 for what its record says.
+        backend: what runs a checkpoint, of `wamdiff2_core.model.backends`; empty, as `auto`, is the device's own.
     """
 
     spec: str
@@ -40,20 +42,21 @@ class AgentChoice:
     camera: CameraSpec | None = NANO_CAMERA
     target_rule: TargetRule = NANO_TASK.target_rule
     deadline_ms: float = 0.0
+    backend: str = ""
 
     @classmethod
-    def parse(cls, spec: str, link: str = "", deadline_ms: float = 0.0) -> AgentChoice:
+    def parse(cls, spec: str, link: str = "", deadline_ms: float = 0.0, backend: str = "") -> AgentChoice:
         """Read a word or a checkpoint folder; its serving record tells rig and targets, and those of the nano stand in
         where there is none.
 
         Args:
             spec: one of `WORDS`, or a folder.
             link: one of `LINKS`; empty for the usual one, which is `ros` for planners.
-            deadline_ms: see above.
+            deadline_ms, backend: see above.
 
         Raises:
             UserError: neither a word nor a folder, a checkpoint that does not plan from one camera, a link that this
-                agent does not have, or a deadline for another agent than a checkpoint.
+                agent does not have, or a deadline or a backend for another agent than a checkpoint.
         """
         if link and link not in LINKS:
             raise unknown_name("link", link, LINKS)
@@ -65,7 +68,9 @@ class AgentChoice:
             raise UserError("--deadline-ms", "milliseconds >= 0", deadline_ms)
         if deadline_ms and choice.kind != "checkpoint":
             raise UserError("--deadline-ms", f"none for planner {spec}, which starts no checkpoint", deadline_ms)
-        return replace(choice, link=only or link or "ros", deadline_ms=deadline_ms)
+        if backend and choice.kind != "checkpoint":
+            raise UserError("--backend", f"none for planner {spec}, which starts no checkpoint", backend)
+        return replace(choice, link=only or link or "ros", deadline_ms=deadline_ms, backend=backend)
 
     @classmethod
     def _parse(cls, spec: str) -> AgentChoice:
@@ -93,11 +98,16 @@ class AgentChoice:
         return Needs(cameras, inertial=self.link == "ros", target_rule=self.target_rule)
 
     def check_device(self, device: str) -> None:
-        """Raise `UserError` when the agent needs a torch device and this machine has no such one."""
+        """Raise `UserError` when the agent needs a torch device and this machine has no such one, or its backend does
+        not run there."""
         from wamdiff2_core.model.checkpoint import check_device
 
         if self.kind == "checkpoint" and device != "cpu":
             check_device(device)
+        if self.backend:
+            from wamdiff2_core.model.backends import choose_backend
+
+            choose_backend(self.backend, device)
 
     def make(self, seed: int, device: str) -> Agent:
         """The agent, in this process.
@@ -119,8 +129,10 @@ class AgentChoice:
                 "constant-velocity": ConstantVelocity,
             }
             return made[self.kind]()
-        decode = {"deadline_ms": self.deadline_ms} if self.deadline_ms else {}
-        planner = make_planner(self.folder or self.kind, device=device, seed=seed, **decode)
+        options: dict[str, Any] = {"deadline_ms": self.deadline_ms} if self.deadline_ms else {}
+        if self.backend:
+            options["backend"] = self.backend
+        planner = make_planner(self.folder or self.kind, device=device, seed=seed, **options)
         return InProcessPlanner(planner, self.needs, self.spec)
 
 

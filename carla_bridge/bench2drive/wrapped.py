@@ -15,8 +15,8 @@ from wamdiff2_core.errors import UserError
 ROOT_VARIABLE, CARLA_VARIABLE = "BENCH2DRIVE_ROOT", "CARLA_ROOT"
 PLANNERS = ("checkpoint", "random")  # what its agent file can load
 # Options of closed-loop that speak of our own drives.
-OTHERS = ("link", "latency", "deadline_ms", "vehicles", "walkers", "scenarios", "plan_wait", "video", "repeats",
-          "overwrite", "blank_camera", "passive", "hero", "tick_wait", "carla", "cluster")
+OTHERS = ("link", "latency", "deadline_ms", "backend", "vehicles", "walkers", "scenarios", "plan_wait", "video",
+          "repeats", "overwrite", "blank_camera", "passive", "hero", "tick_wait", "carla", "cluster")
 
 
 def is_meant(asked: bool | None, agent: AgentChoice, carla: str, passive: bool) -> bool:

@@ -58,6 +58,7 @@ class Task(Strict):
         scenarios: whether those of the routes are played.
         blank_camera: whether the planner is given black pictures.
         deadline_ms: wall-clock milliseconds a checkpoint has for a plan; 0 for what its record says.
+        backend: what runs a checkpoint; empty for the device's own.
     """
 
     route_id: str
@@ -77,6 +78,7 @@ class Task(Strict):
     scenarios: bool
     blank_camera: bool = False
     deadline_ms: float = 0.0
+    backend: str = ""
 
     @classmethod
     def of(cls, job: Job, config: DriveConfig) -> Task:
@@ -86,14 +88,14 @@ class Task(Strict):
             str(config.latency), config.carla, config.device,
             config.seed + job.repeat, config.patience.wait_s, config.video,
             "" if config.maps is None else str(config.maps.resolve()), config.vehicles, config.walkers,
-            config.scenarios, config.blank_camera, config.agent.deadline_ms,
+            config.scenarios, config.blank_camera, config.agent.deadline_ms, config.agent.backend,
         )
 
     def config(self, out: Path) -> DriveConfig:
         """The drive, into a folder of its own."""
         return DriveConfig(
-            Path(self.routes), AgentChoice.parse(self.planner, self.link, self.deadline_ms), out,
-            LatencyMode.parse(self.latency),
+            Path(self.routes), AgentChoice.parse(self.planner, self.link, self.deadline_ms, self.backend),
+            out, LatencyMode.parse(self.latency),
             self.carla, self.seed, self.device, Patience(wait_s=self.plan_wait_s), self.video,
             Path(self.maps) if self.maps else None, vehicles=self.vehicles, walkers=self.walkers,
             scenarios=self.scenarios, blank_camera=self.blank_camera,

@@ -71,6 +71,7 @@ class Evaluation:
             "device": drive.device,
             "latency": str(drive.latency),
             "deadline_ms": drive.agent.deadline_ms,
+            "backend": drive.agent.backend,
             "plan_wait_s": drive.patience.wait_s,
             "server": drive.carla or "embedded",
             "maps": {town: hashlib.sha256(file.read_bytes()).hexdigest() for town, file in self.map_files().items()},

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import random
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from dataclasses import dataclass
 
 import pytest
 import torch
 
-from tests.core.doubles import EOS, MASK, random_inputs, tiny_model
+from tests.core.doubles import EOS, MASK, random_inputs, save_tiny, tiny_model
+from tests.core.engines import ENGINES, engine_generator, make_engine
+from wamdiff2_core.bench.machine import counted_blocks
 from wamdiff2_core.chat import ModelInputs
 from wamdiff2_core.config import DecodeConfig
 from wamdiff2_core.decode import Generator
-from wamdiff2_core.serving_record import ServingRecord
+from wamdiff2_core.errors import UserError
+from wamdiff2_core.model.backends import choose_backend, native
+from wamdiff2_core.model.backends.cpu import CpuBackend, has_bfloat16
+from wamdiff2_core.model.block_model import BlockModel
+from wamdiff2_core.model.checkpoint import load_checkpoint
+from wamdiff2_core.model.vision import ImageMemory
 
+NO_EOS = 100_000  # beyond the vocabulary: never emitted
 GROUPS, CASES = 10, 50
 SHAPES = (
     {}, {"num_attention_heads": 2}, {"tie_word_embeddings": False, "num_hidden_layers": 3},
@@ -47,15 +58,10 @@ def random_case(seed: int) -> Case:
     return Case(rng.randrange(len(SHAPES)), requests, config)
 
 
-def generator(shape: int, backend: str, eos: int = EOS, dtype: torch.dtype = torch.float32) -> Generator:
-    model = tiny_model(20 + shape, gain=2.0, **SHAPES[shape]).to(dtype)
-    record = ServingRecord(mask_token_id=MASK, eos_token_id=eos)
-    return Generator.of(model, None, record, enforce_record=False, backend=backend)
-
-
 @pytest.fixture(scope="module")
 def pairs() -> list[tuple[Generator, Generator]]:
-    return [(generator(shape, "eager"), generator(shape, "cpu")) for shape in range(len(SHAPES))]
+    models = [tiny_model(20 + shape, gain=2.0, **kwargs) for shape, kwargs in enumerate(SHAPES)]
+    return [tuple(engine_generator(engine, model, MASK, EOS) for engine in ("eager", "cpu")) for model in models]
 
 
 @pytest.mark.parametrize("group", range(GROUPS))
@@ -68,3 +74,133 @@ def test_cpu_gives_the_tokens_of_eager(pairs, group):
         assert [answer.stats.steps for answer in got] == [answer.stats.steps for answer in expected], seed
         seen.update(token for answer in expected for token in answer.raw_ids)
     assert len(seen) > 50
+
+
+@pytest.mark.parametrize("engine", ["cpu", "cpu-operators"])
+def test_bfloat16_weights_give_nearly_the_tokens_of_their_own_values_in_float32(engine):
+    """Stated agreement: kernels that widen the weights give the tokens of float32; others may differ in a few."""
+    same = total = 0
+    for shape, kwargs in enumerate(SHAPES):
+        model = tiny_model(20 + shape, gain=2.0, **kwargs).to(torch.bfloat16)
+        wide = engine_generator("eager", deepcopy(model).float(), MASK, NO_EOS)
+        narrow = engine_generator(engine, model, MASK, NO_EOS)
+        for seed in range(6):
+            config = DecodeConfig(8, 8, "sequential", max_new_tokens=16)
+            request = [random_inputs(seed, 12)]
+            pair = (one.generate(request, config)[0].raw_ids for one in (wide, narrow))
+            agreed = [left == right for left, right in zip(*pair, strict=True)]
+            same, total = same + sum(agreed), total + len(agreed)
+    exact = not has_bfloat16()
+    assert same == total if exact else same >= 0.8 * total
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_forwards_are_one_for_the_prompt_and_one_a_step_none_to_commit_none_after_the_last_block(engine):
+    decoder = engine_generator(engine, tiny_model(9), MASK, NO_EOS)
+    for strategy in STRATEGIES[:3]:
+        with counted_blocks(decoder.blocks) as seen:
+            answer = decoder.generate([random_inputs(1, 12)], DecodeConfig(8, 5, strategy, 0.2, max_new_tokens=24))[0]
+        rows = [forward.rows for forward in seen]
+        assert len(rows) == answer.stats.forwards == 1 + answer.stats.steps
+        assert rows[0] == 12
+        assert sorted(rows[1:]) == [8] * (len(rows) - 3) + [16] * 2  # two commits, with a first step each
+
+
+def test_generators_of_one_checkpoint_share_what_runs_it(tmp_path):
+    checkpoint = load_checkpoint(save_tiny(tmp_path), mask_token_id=MASK, eos_token_id=EOS)
+    first, second = Generator(checkpoint), Generator(checkpoint)
+    assert checkpoint.backend == "cpu"
+    assert first.blocks.backend is second.blocks.backend is checkpoint.runner
+    config, requests = DecodeConfig(8, 8, max_new_tokens=24), [random_inputs(seed, 9 + seed) for seed in range(8)]
+    expected = [first.generate([request], config)[0].raw_ids for request in requests]
+    with ThreadPoolExecutor(2) as pool:
+        got = [pool.submit((first, second)[index % 2].generate, [request], config)
+               for index, request in enumerate(requests)]
+    assert [future.result()[0].raw_ids for future in got] == expected
+
+
+def test_stock_weights_keep_their_values_and_stay_the_models_own():
+    model = tiny_model(2)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    for engine in ("cpu", "cpu-operators", "cpu-operators"):
+        make_engine(engine, model)
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in before.items())
+    layer = model.model.language_model.layers[0].self_attn
+    assert layer.q_proj.weight.untyped_storage().data_ptr() == layer.k_proj.weight.untyped_storage().data_ptr()
+
+
+def test_an_image_that_comes_again_is_not_encoded_again():
+    model = tiny_model(2)
+    blocks, calls = BlockModel(model, "cpu", reused_images=2), []
+    encode = blocks.backend.encode_images
+    memory = ImageMemory(lambda pixels, grids: calls.append(len(grids)) or encode(pixels, grids), 2)
+    both = random_inputs(1, 12, ((2, 4), (4, 4)))
+    first, other = both.pixel_values[:8], random_inputs(7, 12, ((2, 4),)).pixel_values
+    with torch.inference_mode():
+        expected = encode(both.pixel_values, both.image_grid_thw)
+        for _ in range(2):
+            tokens, deepstack = memory(both.pixel_values, both.image_grid_thw, torch.device("cpu"))
+            assert torch.equal(tokens, expected[0])
+            assert torch.equal(deepstack[0], expected[1][0])
+        assert calls == [2]
+        grid = both.image_grid_thw[:1]
+        assert torch.equal(memory(first, grid, torch.device("cpu"))[0], tokens[:2])
+        memory(other, grid, torch.device("cpu"))  # the one not used for longest is forgotten
+        memory(first, grid, torch.device("cpu"))
+        assert calls == [2, 1]
+        memory(both.pixel_values[8:], both.image_grid_thw[1:], torch.device("cpu"))
+        assert calls == [2, 1, 1]
+        changed = first.clone()
+        changed[3, 5] += 1e-6
+        memory(changed, grid, torch.device("cpu"))
+        assert calls == [2, 1, 1, 1]
+
+
+def test_a_backend_that_is_not_there_is_refused_with_what_to_do():
+    assert choose_backend("auto", "cpu") == "cpu"
+    assert choose_backend("auto", "meta") == "eager"
+    assert choose_backend("eager", "cuda:1") == "eager"
+    for name, device, words in (("cup", "cpu", "did you mean 'cpu'"), ("cpu", "cuda:0", "--backend auto")):
+        with pytest.raises(UserError, match=words):
+            choose_backend(name, device)
+
+
+def test_without_a_compiler_the_kernels_are_done_without_and_the_log_says_so(monkeypatch, tmp_path, caplog):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CC", str(tmp_path / "no-compiler"))
+    native.kernels.cache_clear()
+    try:
+        backend = CpuBackend(tiny_model(2))
+        assert not backend.compiled
+        assert "slower" in caplog.text
+    finally:
+        native.kernels.cache_clear()
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_kernels_are_compiled_once_and_found_again(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    made = native.compiled("cc")
+    assert made.parent == tmp_path / "wamdiff2"
+    stamp = made.stat().st_mtime_ns
+    assert native.compiled("cc") == made
+    assert made.stat().st_mtime_ns == stamp
+    assert list(made.parent.iterdir()) == [made]
+
+
+@pytest.mark.skipif(native.kernels() is None, reason="needs a C compiler")
+@pytest.mark.parametrize(("hidden", "inner", "head_dim", "vocabulary"), [(40, 28, 16, 100), (72, 104, 24, 1030)])
+def test_kernels_take_sizes_that_fill_no_whole_panel(hidden, inner, head_dim, vocabulary):
+    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [head_dim // 2 - 4, 2, 2],
+            "mrope_interleaved": True}
+    model = tiny_model(
+        5, hidden_size=hidden, intermediate_size=inner, head_dim=head_dim, vocab_size=vocabulary + 200,
+        rope_parameters=rope, attention_bias=True,
+    )
+    requests = [random_inputs(1, 33), random_inputs(2, 7)]
+    config = DecodeConfig(8, 8, "low_confidence_static", max_new_tokens=16)
+    expected, got = (
+        [answer.raw_ids for answer in engine_generator(engine, model, 7, NO_EOS).generate(requests, config)]
+        for engine in ("eager", "cpu")
+    )
+    assert got == expected

@@ -85,32 +85,6 @@ def test_prefill_equals_the_stock_model_under_the_block_causal_mask(attn, images
         torch.testing.assert_close(values[0], stock_values, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("attn", ["sdpa", "eager"])
-@pytest.mark.parametrize("images", [(), ((2, 4), (4, 4))])
-def test_keys_and_values_of_a_committed_block_are_those_of_its_final_tokens(attn, images):
-    model, inputs, size = tiny_model(4, attn), random_inputs(4, 11, images), 4
-    prompt = len(inputs.input_ids)
-    blocks = BlockModel(model)
-    final = torch.randint(0, 256, (1, 3 * size), generator=torch.Generator().manual_seed(0))
-    draft = torch.full((1, size), 263)
-    with torch.inference_mode():
-        blocks.prefill([inputs], size, 3 * size)
-        for block in range(3):
-            if block == 0:
-                blocks.forward(draft, 0)
-            else:
-                previous = final[:, (block - 1) * size : block * size]
-                blocks.forward(torch.cat([previous, draft], 1), (block - 1) * size, commit=size)
-            blocks.forward(torch.randint(0, 256, (1, size)), block * size)  # another denoising step
-    whole = ModelInputs(torch.cat([inputs.input_ids, final[0]]), inputs.pixel_values, inputs.image_grid_thw)
-    _, fresh = stock_prefill(model, whole, block_causal(prompt, 3 * size, size), stock_positions(model, whole))
-    committed, last = prompt + 2 * size, prompt + 3 * size
-    for (keys, values), (fresh_keys, fresh_values) in zip(blocks.backend.columns(0, last), fresh, strict=True):
-        torch.testing.assert_close(keys[0, :, :committed], fresh_keys[:, :committed], atol=1e-5, rtol=0)
-        torch.testing.assert_close(values[0, :, :committed], fresh_values[:, :committed], atol=1e-5, rtol=0)
-        assert (keys[0, :, committed:] - fresh_keys[:, committed:]).abs().max() > 1e-3  # never committed
-
-
 def test_the_vocabulary_is_not_projected_for_the_prompt():
     model = tiny_model()
     rows: list[int] = []

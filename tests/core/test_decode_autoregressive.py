@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
@@ -11,6 +9,7 @@ from wamdiff2_core.chat import ChatRequest, ModelInputs
 from wamdiff2_core.config import DecodeConfig
 from wamdiff2_core.decode import Generator
 from wamdiff2_core.model.checkpoint import load_checkpoint
+from wamdiff2_core.serving_record import ServingRecord
 
 NO_EOS = 100_000  # beyond the vocabulary: never emitted
 ROPE_12 = {"rope_type": "default", "rope_theta": 5e6, "mrope_section": [2, 2, 2], "mrope_interleaved": True}
@@ -25,11 +24,8 @@ CONFIG = DecodeConfig(strategy="autoregressive", max_new_tokens=24)
 
 
 def generator(model, eos: int = NO_EOS) -> Generator:
-    return Generator(
-        SimpleNamespace(
-            model=model, tokenizer=None, record=None, mask_token_id=MASK, eos_token_id=eos, backend="eager"
-        )  # type: ignore[arg-type]
-    )
+    ids = ServingRecord(mask_token_id=MASK, eos_token_id=eos)
+    return Generator.of(model, None, ids, enforce_record=False)
 
 
 def hugging_face(model, inputs: ModelInputs, eos: int, count: int) -> list[int]:

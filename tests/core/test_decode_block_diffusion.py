@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from tests.core.brute_force import brute_force
-from tests.core.doubles import EOS, MASK, random_inputs, tiny_model
+from tests.core.doubles import MASK, random_inputs, tiny_model
+from tests.core.engines import ENGINES, engine_generator
 from wamdiff2_core.chat import ModelInputs
 from wamdiff2_core.config import DecodeConfig
 from wamdiff2_core.decode import Generation, Generator
@@ -24,27 +25,22 @@ NO_EOS = 100_000  # beyond the vocabulary: never emitted
 
 
 def generator(seed: int = 0, attn: str = "sdpa", mask: int = MASK, eos: int = NO_EOS, record=None) -> Generator:
-    model = tiny_model(seed, attn)
-    return Generator(
-        SimpleNamespace(
-            model=model, tokenizer=None, record=record, mask_token_id=mask, eos_token_id=eos, backend="eager"
-        )  # type: ignore[arg-type]
-    )
+    ids = ServingRecord(mask_token_id=mask, eos_token_id=eos)
+    return Generator.of(tiny_model(seed, attn), None, record or ids, enforce_record=record is not None)
 
 
 def one(decoder: Generator, inputs: ModelInputs, config: DecodeConfig) -> Generation:
     return decoder.generate([inputs], config)[0]
 
 
-@pytest.fixture(scope="module")
-def authors(shared_data: Path) -> SimpleNamespace:
+@pytest.fixture(scope="module", params=ENGINES)
+def authors(request, shared_data: Path) -> SimpleNamespace:
     folder = shared_data / "upstream"
     data = json.loads((folder / "decode_cases.json").read_text())
     ids = {"mask_token_id": data["mask_token_id"], "eos_token_id": data["eos_token_id"]}
     checkpoint = load_checkpoint(folder / "tiny_wam_diff2", require_tokenizer=False, **ids)
-    return SimpleNamespace(
-        cases=data["cases"], pixels=np.load(folder / "decode_pixels.npz"), generator=Generator(checkpoint)
-    )
+    decoder = engine_generator(request.param, checkpoint.model, data["mask_token_id"], data["eos_token_id"])
+    return SimpleNamespace(cases=data["cases"], pixels=np.load(folder / "decode_pixels.npz"), generator=decoder)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -79,24 +75,6 @@ def test_cached_decoding_equals_brute_force(attn, strategy, size, steps, thresho
     expected = brute_force(decoder.model, inputs, config, MASK, NO_EOS)
     assert len(set(expected)) > 1
     assert list(one(decoder, inputs, config).raw_ids) == expected
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_a_batch_of_unequal_prompts_equals_the_singles(strategy, temperature):
-    decoder = generator(6)
-    requests = [
-        random_inputs(1, 9), random_inputs(2, 21, ((2, 4), (4, 4))), random_inputs(3, 4),
-        random_inputs(4, 14, ((4, 2),)),
-    ]
-    config = DecodeConfig(
-        8, 8, strategy, 0.2, temperature=temperature, top_k=20, top_p=0.9, seed=3, max_new_tokens=24
-    )
-    together = decoder.generate(requests, config)
-    for request, answer in zip(requests, together, strict=True):
-        alone = one(generator(6), request, config)
-        assert answer.raw_ids == alone.raw_ids
-        assert answer.stats.steps == alone.stats.steps
 
 
 def test_a_row_that_ends_early_leaves_its_neighbours_alone():
@@ -185,31 +163,6 @@ def test_the_mask_id_is_never_emitted_even_when_the_model_prefers_it(strategy, t
     assert answer.stats.steps <= 24
 
 
-def test_a_mask_token_in_the_prompt_stays_put():
-    decoder = generator(11)
-    inputs = random_inputs(3, 12)
-    inputs.input_ids[[0, 5, 6, 11]] = MASK
-    before = inputs.input_ids.clone()
-    config = DecodeConfig(4, 4, "low_confidence_dynamic", 0.3, max_new_tokens=12)
-    answer = one(decoder, inputs, config)
-    assert torch.equal(inputs.input_ids, before)
-    assert list(answer.raw_ids) == brute_force(decoder.model, inputs, config, MASK, NO_EOS)
-    other = ModelInputs(torch.where(before == MASK, 7, before))
-    assert one(decoder, other, config).raw_ids != answer.raw_ids
-
-
-def test_requests_leave_nothing_behind():
-    config = DecodeConfig(8, 8, "low_confidence_dynamic", 0.2, max_new_tokens=24)
-    requests = [
-        random_inputs(1, 30, ((4, 6), (2, 4))), random_inputs(2, 9), random_inputs(3, 20, ((2, 8),)),
-        random_inputs(2, 9),
-    ]
-    used = generator(12)
-    for request in requests:
-        assert one(used, request, config).raw_ids == one(generator(12), request, config).raw_ids
-        used.generate([request, *requests[:2]], config)  # another batch size in between
-
-
 def test_the_seed_decides_sampled_answers():
     config = DecodeConfig(8, 8, "sequential", temperature=1.0, max_new_tokens=24)
     inputs = random_inputs(1, 9)
@@ -222,16 +175,6 @@ def test_sampling_among_one_candidate_is_greedy():
     inputs = random_inputs(1, 9)
     greedy = one(generator(13), inputs, config).raw_ids
     assert one(generator(13), inputs, replace(config, temperature=1.0, top_k=1)).raw_ids == greedy
-
-
-def test_the_record_decides_what_may_be_asked():
-    record = ServingRecord(block_sizes=(4, 8), mask_token_id=MASK, eos_token_id=EOS)
-    decoder = generator(record=record)
-    with pytest.raises(UserError, match="block_size"):
-        one(decoder, random_inputs(1, 9), DecodeConfig(16))
-    with pytest.raises(UserError, match="remasking_strategy"):
-        one(decoder, random_inputs(1, 9), DecodeConfig(8, strategy="autoregressive"))
-    assert one(decoder, random_inputs(1, 9), DecodeConfig(8, max_new_tokens=8)).raw_ids
 
 
 def test_prompts_that_do_not_fit_are_refused():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -28,11 +27,8 @@ RECORD = ServingRecord(block_sizes=(4, 8), mask_token_id=MASK, eos_token_id=EOS)
 
 def generator(seed: int = 0, eos: int = NO_EOS, gain: float = 1.0) -> Generator:
     model = tiny_model(seed, gain=gain)
-    return Generator(
-        SimpleNamespace(
-            model=model, tokenizer=None, record=None, mask_token_id=MASK, eos_token_id=eos, backend="eager"
-        )  # type: ignore[arg-type]
-    )
+    ids = ServingRecord(mask_token_id=MASK, eos_token_id=eos)
+    return Generator.of(model, None, ids, enforce_record=False)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from wamdiff2_core.cli.main import CommandGroup
-from wamdiff2_core.cli.predict import DTYPES, device_of
+from wamdiff2_core.cli.predict import DTYPES, checked_device
 from wamdiff2_core.errors import UserError, unknown_name
 from wamdiff2_core.outputs import writable_file
 
@@ -42,6 +42,7 @@ _Image = Annotated[Path | None, typer.Option(help="Picture; without one it is ma
 _Threads = Annotated[int | None, typer.Option(help="Threads of torch on the CPU; its own choice otherwise.")]
 _Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or npu.")]
 _Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
+_Backend = Annotated[str, typer.Option(help="What runs the model in our rows: auto, eager or cpu.")]
 _Json = Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")]
 
 
@@ -64,7 +65,7 @@ def decode(
         bool, typer.Option("--any-block-size", help="Also sizes that the weights were not trained for.")
     ] = False,
     rows: Annotated[
-        str, typer.Option(help="Among hf_ar,own_ar,naive_block,block,hf_forward; all otherwise.")
+        str, typer.Option(help="Among hf_ar,own_ar,naive_block,block_eager,block,hf_forward; all otherwise.")
     ] = "",
     strategy: Annotated[str | None, typer.Option(help="Of block rows; the record's otherwise.")] = None,
     denoising_steps: Annotated[int | None, typer.Option(help="Step budget a block; the record's otherwise.")] = None,
@@ -81,6 +82,7 @@ def decode(
     threads: _Threads = None,
     device: _Device = "auto",
     dtype: _Dtype = "auto",
+    backend: _Backend = "auto",
     json_file: _Json = None,
     plot_file: Annotated[
         Path | None, typer.Option("--plot", help="Draw tokens a second over block size, as a PNG.")
@@ -107,7 +109,7 @@ def decode(
     sizes = ladder.allowed_sizes(record, _integers("block_sizes", block_sizes), any_block_size)
     names = ladder.chosen_rows([name.strip() for name in rows.split(",") if name.strip()])
     _outputs(json_file, plot_file)
-    subject = _subject(folder, shape, threads, device, dtype, image, data, samples)
+    subject = _subject(folder, shape, threads, device, dtype, backend, image, data, samples)
     given = {"strategy": strategy, "denoising_steps": denoising_steps, "confidence_threshold": confidence_threshold}
     subject.decode = _block_decode(subject, sizes, {name: value for name, value in given.items() if value is not None})
     subject.new_tokens = new_tokens or subject.new_tokens
@@ -123,7 +125,8 @@ def decode(
         subject.name, measured, Machine.of(subject.device), ladder.ratios_of(figures), rates, dtype=_dtype_of(subject),
         rounds=rounds, prompt_tokens=[len(prompt.input_ids) for prompt in subject.prompts], answer_tokens=lengths,
         strategy=subject.decode.strategy, denoising_steps=subject.decode.denoising_steps,
-        confidence_threshold=subject.decode.confidence_threshold, parent=None if parent is None else str(parent),
+        confidence_threshold=subject.decode.confidence_threshold, backend=subject.blocks.backend.name,
+        parent=None if parent is None else str(parent),
         peak_memory_gib=peak_memory_gib(subject.device),
     )
     deliver(f"{subject.name}: {len(lengths)} prompts, {sum(lengths) / len(lengths):.0f} tokens an answer in every row, "
@@ -142,6 +145,7 @@ def prefill(
     threads: _Threads = None,
     device: _Device = "auto",
     dtype: _Dtype = "auto",
+    backend: _Backend = "auto",
     json_file: _Json = None,
 ) -> None:
     """Pictures and prompts by length: ours and Hugging Face's."""
@@ -155,7 +159,7 @@ def prefill(
         raise UserError("lengths", "integers, such as 64,128", lengths or "nothing")
     folder = _target(checkpoint, shape, image=image)
     _outputs(json_file, None)
-    subject = _subject(folder, shape, threads, device, dtype, image)
+    subject = _subject(folder, shape, threads, device, dtype, backend, image)
     rates = Rates.measure(subject.device, subject.model.dtype)
     with _progress("bench prefill", prefill_calls(subject, words, rounds)) as tell:
         rows = measure_prefill(subject, words, rounds, Floor(subject.model, rates), tell)
@@ -175,6 +179,7 @@ def plan(
     threads: _Threads = None,
     device: _Device = "auto",
     dtype: _Dtype = "auto",
+    backend: _Backend = "auto",
     json_file: _Json = None,
 ) -> None:
     """`Planner.plan` on one picture, from observation to checked waypoints."""
@@ -187,9 +192,9 @@ def plan(
         raise UserError("temperature", "above 0, beside the rows at 0", temperature)
     folder = checkpoint or DEFAULT_CHECKPOINT
     _outputs(json_file, None)
-    torch_dtype, where = _settings(threads, device, dtype)
+    torch_dtype, where = _settings(threads, device, dtype, backend)
     with _progress("bench plan", plan_calls(rounds)) as tell:
-        rows = measure_plan(folder, rounds, where, torch_dtype, image, tell, temperature)
+        rows = measure_plan(folder, rounds, where, torch_dtype, image, tell, temperature, backend)
     import torch
 
     used = torch.device(where)
@@ -210,6 +215,7 @@ def deadline(
     threads: _Threads = None,
     device: _Device = "auto",
     dtype: _Dtype = "auto",
+    backend: _Backend = "auto",
     json_file: _Json = None,
 ) -> None:
     """Plans of recorded samples under deadlines: latency, lateness, and what is kept of the planning score."""
@@ -224,8 +230,8 @@ def deadline(
         raise UserError("near", "metres > 0", near)
     _outputs(json_file, None)
     folder = checkpoint or DEFAULT_CHECKPOINT
-    torch_dtype, where = _settings(threads, device, dtype)
-    loaded = load_checkpoint(folder, device=where, dtype=torch_dtype)
+    torch_dtype, where = _settings(threads, device, dtype, backend)
+    loaded = load_checkpoint(folder, device=where, dtype=torch_dtype, backend=backend)
     planners = planners_of(loaded, limits)
     planning = planners[0].record.planning
     assert planning is not None  # a planner has one
@@ -253,19 +259,19 @@ def _target(checkpoint: Path | None, shape: str | None, **own: Path | None) -> P
 
 
 def _subject(
-    folder: Path | None, shape: str | None, threads: int | None, device: str, dtype: str, image: Path | None,
-    data: Path | None = None, samples: int = 1,
+    folder: Path | None, shape: str | None, threads: int | None, device: str, dtype: str, backend: str,
+    image: Path | None, data: Path | None = None, samples: int = 1,
 ) -> Subject:
     from wamdiff2_core.bench.subjects import checkpoint_subject, random_subject
 
-    torch_dtype, where = _settings(threads, device, dtype)
+    torch_dtype, where = _settings(threads, device, dtype, backend)
     if folder is None:
-        return random_subject(str(shape), where, torch_dtype)
-    return checkpoint_subject(folder, where, torch_dtype, image, data, samples)
+        return random_subject(str(shape), where, torch_dtype, backend)
+    return checkpoint_subject(folder, where, torch_dtype, image, data, samples, backend)
 
 
-def _settings(threads: int | None, device: str, dtype: str) -> tuple[torch.dtype | None, str]:
-    """Set the threads; the dtype, None for the model's own, and the device."""
+def _settings(threads: int | None, device: str, dtype: str, backend: str) -> tuple[torch.dtype | None, str]:
+    """Set the threads; the dtype, None for the model's own, and the device, on which the backend runs."""
     if dtype not in DTYPES:
         raise unknown_name("dtype", dtype, DTYPES)
     _at_least_one(threads=threads)
@@ -274,7 +280,7 @@ def _settings(threads: int | None, device: str, dtype: str) -> tuple[torch.dtype
     if threads is not None:
         torch.set_num_threads(threads)
     chosen: torch.dtype | None = None if dtype == "auto" else getattr(torch, dtype)
-    return chosen, device_of(device, 0)
+    return chosen, checked_device(device, backend)
 
 
 def _block_decode(subject: Subject, sizes: list[int], given: dict[str, Any]) -> Any:

@@ -22,13 +22,13 @@ from wamdiff2_core.bench.subjects import BLOCK_SIZES, Subject
 from wamdiff2_core.config import DecodeConfig
 from wamdiff2_core.decode import Generator
 from wamdiff2_core.errors import UserError, unknown_name
-from wamdiff2_core.model.backends import AUTO
+from wamdiff2_core.model.backends import AUTO, Backend
 from wamdiff2_core.model.block_model import BlockModel
 from wamdiff2_core.model.checkpoint import load_checkpoint
 from wamdiff2_core.serving_record import RECORD_NAME, ServingRecord
 
 AUTOREGRESSIVE_ROWS = ("hf_ar", "own_ar")
-BLOCK_ROWS = ("naive_block", "block", "hf_forward")
+BLOCK_ROWS = ("naive_block", "block_eager", "block", "hf_forward")
 ROW_NAMES = (*AUTOREGRESSIVE_ROWS, *BLOCK_ROWS)
 WARM_UP_ROWS = ("load", "first_answer")
 
@@ -165,7 +165,7 @@ def answer_lengths(subject: Subject, config: DecodeConfig) -> tuple[list[int], f
         config: decoding of these answers.
     """
     record = ServingRecord(mask_token_id=subject.mask_token_id, eos_token_id=subject.eos_token_id)
-    generator = Generator.of(subject.model, None, record, enforce_record=False, backend=subject.backend)
+    generator = Generator.of(subject.model, None, record, enforce_record=False, backend=subject.blocks.backend)
     if subject.new_tokens is not None:
         config = replace(config, max_new_tokens=subject.new_tokens)
     started = time.perf_counter()
@@ -194,8 +194,13 @@ def make_rungs(
     record = ServingRecord(mask_token_id=mask, eos_token_id=NO_EOS)
     causal = model if parent is None else parent
     one_by_one = DecodeConfig(strategy="autoregressive")
-    blocks = Generator.of(model, None, record, enforce_record=False, backend=subject.backend)
-    own = blocks if parent is None else Generator.of(causal, None, record, enforce_record=False, backend=AUTO)
+
+    def generator(which: Any, backend: Backend | str) -> Generator:
+        return Generator.of(which, None, record, enforce_record=False, backend=backend)
+
+    ours = generator(model, subject.blocks.backend)
+    own = ours if parent is None else generator(parent, AUTO)
+    stock = generator(model, "eager")
 
     def configured(base: DecodeConfig, index: int, size: int = 1) -> DecodeConfig:
         return replace(base, block_size=size, max_new_tokens=lengths[index])
@@ -207,7 +212,10 @@ def make_rungs(
         return generate_stock(causal, prompts[index], lengths[index])
 
     def block(index: int, size: int) -> Sequence[int]:
-        return blocks.generate([prompts[index]], configured(subject.decode, index, size))[0].raw_ids
+        return ours.generate([prompts[index]], configured(subject.decode, index, size))[0].raw_ids
+
+    def block_eager(index: int, size: int) -> Sequence[int]:
+        return stock.generate([prompts[index]], configured(subject.decode, index, size))[0].raw_ids
 
     def naive(index: int, size: int) -> Sequence[int]:
         return decode_naively(model, prompts[index], configured(subject.decode, index, size), mask)
@@ -237,8 +245,10 @@ def make_rungs(
     for size in sizes:
         if "naive_block" in names:
             rungs.append(Rung("naive_block", size, model, at(size, naive)))
+        if "block_eager" in names:
+            rungs.append(Rung("block_eager", size, model, at(size, block_eager), stock.blocks))
         if "block" in names:
-            rungs.append(Rung("block", size, model, at(size, block), blocks.blocks))
+            rungs.append(Rung("block", size, model, at(size, block), ours.blocks))
         if "hf_forward" in names:
             rungs.append(Rung("hf_forward", size, model, forwards_alone(size)))
     return rungs
@@ -309,6 +319,7 @@ def ratios_of(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
     pairs: dict[str, list[tuple[int, tuple[str, int | None], tuple[str, int | None]]]] = {
         "over_hf_ar": [(size, ("hf_ar", None), ("block", size)) for size in sizes],
         "over_naive_block": [(size, ("naive_block", size), ("block", size)) for size in sizes],
+        "over_block_eager": [(size, ("block_eager", size), ("block", size)) for size in sizes],
         "naive_block_over_hf_forward": [(size, ("naive_block", size), ("hf_forward", size)) for size in sizes],
     }
     return {

@@ -18,7 +18,6 @@ from wamdiff2_core.bench.naive import stock_inputs
 from wamdiff2_core.bench.subjects import Subject, moved, observation, random_prompt
 from wamdiff2_core.chat import ModelInputs
 from wamdiff2_core.errors import UserError
-from wamdiff2_core.model.block_model import BlockModel
 from wamdiff2_core.model.checkpoint import Checkpoint, load_checkpoint
 from wamdiff2_core.planner import CheckpointPlanner
 
@@ -72,7 +71,7 @@ def measure_prefill(
         UserError: a prompt is longer than the model allows.
     """
     model, device = subject.model, subject.device
-    blocks, size = BlockModel(model, subject.backend), subject.decode.block_size
+    blocks, size = subject.blocks, subject.decode.block_size
     limit = int(model.config.get_text_config().max_position_embeddings)
     runs: list[tuple[str, int | None, float, Callable[[], object]]] = []
     pixels, grid = subject.prompts[0].pixel_values, subject.prompts[0].image_grid_thw
@@ -116,7 +115,7 @@ def prefill_ratios(rows: Sequence[PartRow]) -> dict[str, dict[str, float]]:
 
 def measure_plan(
     folder: Path, rounds: int, device: str = "cpu", dtype: torch.dtype | None = None, image: Path | None = None,
-    show: Callable[[int], None] = lambda done: None, temperature: float = 1.0,
+    show: Callable[[int], None] = lambda done: None, temperature: float = 1.0, backend: str = "auto",
 ) -> list[PartRow]:
     """Time `Planner.plan`, every time on another picture.
 
@@ -133,12 +132,13 @@ def measure_plan(
         image: picture of the rig's size; None makes one up.
         show: told how many plans are done.
         temperature: of the last row, above 0.
+        backend: what runs the model.
 
     Raises:
         UserError: the checkpoint does not plan, or the picture does not fit.
     """
     started = time.perf_counter()
-    checkpoint = load_checkpoint(folder, device=device, dtype=dtype)
+    checkpoint = load_checkpoint(folder, device=device, dtype=dtype, backend=backend)
     own = CheckpointPlanner(checkpoint)
     load_ms = (time.perf_counter() - started) * 1e3
     seen = observation(own.rig, image)

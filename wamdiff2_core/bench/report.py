@@ -99,7 +99,7 @@ def show(title: str, result: Mapping[str, Any]) -> None:
     )
     if "memory_gb_per_s" in machine:
         console.print(f"floor: memory {machine['memory_gb_per_s']:.1f} GB/s, "
-                      f"matrix product {machine['matrix_gflop_per_s']:.0f} GFLOP/s in {result['dtype']}")
+                      f"matrix product {machine['matrix_gflop_per_s']:.0f} GFLOP/s; model in {result['dtype']}")
     console.print(f"peak memory {result['peak_memory_gib']:.2f} GiB")
 
 

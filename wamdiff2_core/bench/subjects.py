@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from wamdiff2_core.conversations import ConversationError, read_rgb
 from wamdiff2_core.dataset import read_dataset
 from wamdiff2_core.errors import UserError, unknown_name
 from wamdiff2_core.model.backends import AUTO, Backend
+from wamdiff2_core.model.block_model import BlockModel
 from wamdiff2_core.model.checkpoint import Checkpoint, check_device, load_checkpoint
 from wamdiff2_core.serving_record import QWEN_EOS_TOKEN_ID, QWEN_MASK_TOKEN_ID, ServingRecord
 from wamdiff2_core.tasks.planning import planning_prompt
@@ -111,7 +112,7 @@ class Subject:
         record: serving record; None without one, and for a shape.
         load_ms: wall clock of loading or building.
         new_tokens: length of every answer; None: each prompt's own, as the model answers it.
-        backend: what runs the model in our rows.
+        backend: what runs the model in our rows, or its name.
     """
 
     name: str
@@ -124,6 +125,15 @@ class Subject:
     load_ms: float
     new_tokens: int | None = None
     backend: Backend | str = AUTO
+
+    _made: tuple[Backend | str, BlockModel] | None = field(default=None, init=False, repr=False)
+
+    @property
+    def blocks(self) -> BlockModel:
+        """The model as our rows run it; made once for a backend."""
+        if self._made is None or self._made[0] is not self.backend:
+            self._made = self.backend, BlockModel(self.model, self.backend)
+        return self._made[1]
 
     @property
     def device(self) -> torch.device:
@@ -143,7 +153,9 @@ def find_shape(name: str) -> Shape:
     return SHAPES[name]
 
 
-def random_subject(name: str, device: str = "cpu", dtype: torch.dtype | None = None) -> Subject:
+def random_subject(
+    name: str, device: str = "cpu", dtype: torch.dtype | None = None, backend: str = "auto"
+) -> Subject:
     """Random weights of a shape, and one random prompt.
 
     Decoding fixes one token a step, the worst case of block diffusion: random weights are never sure of anything.
@@ -152,6 +164,7 @@ def random_subject(name: str, device: str = "cpu", dtype: torch.dtype | None = N
         name: of `SHAPES`.
         device: torch device.
         dtype: of the weights; None is the shape's.
+        backend: what runs the model.
 
     Raises:
         UserError: no such shape or device.
@@ -164,7 +177,7 @@ def random_subject(name: str, device: str = "cpu", dtype: torch.dtype | None = N
     decode = DecodeConfig(denoising_steps=ONE_A_STEP, strategy="low_confidence_static")
     return Subject(
         name, model, [random_prompt(model.config, shape.prompt_text, shape.image_px)], QWEN_MASK_TOKEN_ID,
-        QWEN_EOS_TOKEN_ID, decode, None, (time.perf_counter() - started) * 1e3, shape.new_tokens,
+        QWEN_EOS_TOKEN_ID, decode, None, (time.perf_counter() - started) * 1e3, shape.new_tokens, backend,
     )
 
 
@@ -215,7 +228,7 @@ def random_prompt(config: Any, text_tokens: int, image_px: tuple[int, int] | Non
 
 def checkpoint_subject(
     folder: Path, device: str = "cpu", dtype: torch.dtype | None = None, image: Path | None = None,
-    data: Path | None = None, samples: int = 1,
+    data: Path | None = None, samples: int = 1, backend: str = "auto",
 ) -> Subject:
     """A checkpoint with the prompts of a file, or one of its own kind.
 
@@ -229,6 +242,7 @@ def checkpoint_subject(
         image: picture file.
         data: conversation file.
         samples: of `data`, spread over the file.
+        backend: what runs the model.
 
     Raises:
         UserError: folder, picture or file is missing or cannot be read.
@@ -241,7 +255,7 @@ def checkpoint_subject(
     return Subject(
         str(folder), checkpoint.model, [checkpoint.chat.encode(request) for request in asked],
         checkpoint.mask_token_id, checkpoint.eos_token_id, replace(decode, grammar="off", temperature=0.0),
-        checkpoint.record, load_ms,
+        checkpoint.record, load_ms, backend=backend,
     )
 
 

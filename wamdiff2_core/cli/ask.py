@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 
 from wamdiff2_core.chat import IMAGE_PLACEHOLDER, ChatRequest
-from wamdiff2_core.cli.predict import DTYPES, checked_record, decode_config, device_of
+from wamdiff2_core.cli.predict import DTYPES, checked_device, checked_record, decode_config
 from wamdiff2_core.config import TASK_NAMES, CameraSpec, DecodeConfig
 from wamdiff2_core.conversations import ConversationError, read_rgb
 from wamdiff2_core.errors import ExitCode, UserError, unknown_name
@@ -48,7 +48,7 @@ class Asked:
     """A resolved question.
 
     Attributes:
-        folder, device, dtype: checkpoint and where it runs.
+        folder, device, dtype, backend: checkpoint, where it runs, and what runs it.
         task: one of `TASK_NAMES`, or free.
         question: as typed.
         prompt: user text, with one mark for each image.
@@ -60,6 +60,7 @@ class Asked:
     folder: Path
     device: str
     dtype: str
+    backend: str
     task: str
     question: str
     prompt: str
@@ -99,6 +100,7 @@ def ask(
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or npu.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    backend: Annotated[str, typer.Option(help="What runs the model: auto, eager or cpu.")] = "auto",
 ) -> int:
     """Ask a checkpoint one question about pictures.
 
@@ -126,9 +128,10 @@ def ask(
         if question:
             raise UserError("question", "none for planning", question,
                             "say --target, --command and --velocity; --task free takes any question")
-        return _plan(model, record, images, drive, decode, device_of(device, 0), dtype)
+        return _plan(model, record, images, drive, decode, checked_device(device, backend), dtype, backend)
     prompt = prompt_of(task, question, len(images), tuple(view or ()), record)
-    return _answer(Asked(model, device_of(device, 0), dtype, task, question, prompt, images, decode, out))
+    where = checked_device(device, backend)
+    return _answer(Asked(model, where, dtype, backend, task, question, prompt, images, decode, out))
 
 
 def prompt_of(
@@ -198,7 +201,7 @@ def _refuse_foreign_options(task: str, view: list[str] | None, drive: Drive, out
 
 def _plan(
     folder: Path, record: ServingRecord | None, images: tuple[np.ndarray, ...], drive: Drive, decode: DecodeConfig,
-    device: str, dtype: str,
+    device: str, dtype: str, backend: str,
 ) -> int:
     from wamdiff2_core.planner import CheckpointPlanner, check_frames
 
@@ -209,7 +212,7 @@ def _plan(
     check_frames(observation, record.rig)
     task.prompt(observation)  # refuses what it has no words for
     planner = CheckpointPlanner.load(
-        folder, device=device, dtype=None if dtype == "auto" else dtype, **asdict(decode)
+        folder, device=device, dtype=None if dtype == "auto" else dtype, backend=backend, **asdict(decode)
     )
     if decode.deadline_ms:
         planner.warm_up()  # the first plan of a process is slow, and its steps cannot be foreseen
@@ -230,7 +233,7 @@ def _answer(asked: Asked) -> int:
     from wamdiff2_core.model.checkpoint import load_checkpoint
 
     checkpoint = load_checkpoint(
-        asked.folder, device=asked.device, dtype=None if asked.dtype == "auto" else asked.dtype
+        asked.folder, device=asked.device, dtype=None if asked.dtype == "auto" else asked.dtype, backend=asked.backend
     )
     grounding = asked.task == "grounding"
     decode, language = task_decoding(asked.task, checkpoint.chat, checkpoint.record, asked.decode)

@@ -68,6 +68,7 @@ def predict(
     ] = None,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or npu.")] = "auto",
     dtype: Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16 or float16.")] = "auto",
+    backend: Annotated[str, typer.Option("--backend", help="What runs the model: auto, eager or cpu.")] = "auto",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Drop what an earlier run left unfinished.")] = False,
 ) -> int:
     """Answer a file of conversations with a checkpoint.
@@ -107,6 +108,7 @@ def predict(
         images_fixed=record is not None,
         device=device,
         dtype=dtype,
+        backend=backend,
         overwrite=overwrite,
         fingerprint=fingerprint(model, input_file, decode, images, dtype),
     )
@@ -131,7 +133,7 @@ def predict(
                 request,
                 rank,
                 world,
-                device_of(device, int(os.environ.get("LOCAL_RANK", rank))),
+                checked_device(device, backend, int(os.environ.get("LOCAL_RANK", rank))),
                 lambda done: progress.update(task, completed=done),
             )
     rows = merge(request, len(samples))
@@ -252,6 +254,19 @@ def environment_integer(name: str, least: int) -> int:
     return int(text)
 
 
+def checked_device(device: str, backend: str, local_rank: int = 0) -> str:
+    """`device_of`, where the backend runs.
+
+    Raises:
+        UserError: there is no such device or backend, or the backend is for another kind of device.
+    """
+    from wamdiff2_core.model.backends import choose_backend
+
+    where = device_of(device, local_rank)
+    choose_backend(backend, where)
+    return where
+
+
 def device_of(device: str, local_rank: int) -> str:
     """Torch device of one process; several processes spread over the accelerators of the machine.
 
@@ -288,7 +303,9 @@ def answer_in_processes(request: Any, world: int, show: Any) -> None:
     workers = [
         context.Process(
             target=worker_process,
-            args=(request, rank, world, device_of(request.device, rank), counts, outcomes[rank][1]),
+            args=(
+                request, rank, world, checked_device(request.device, request.backend, rank), counts, outcomes[rank][1],
+            ),
         )
         for rank in range(world)
     ]

@@ -41,6 +41,7 @@ class PredictRequest:
         images: image policy of samples that name no limits of their own.
         images_fixed: the policy is the checkpoint's: a sample that asks for other limits is refused.
         device, dtype: `auto` or a torch name.
+        backend: what runs the model.
         overwrite: drop what an earlier run left.
         fingerprint: what a journal must agree on to be continued.
     """
@@ -53,6 +54,7 @@ class PredictRequest:
     images_fixed: bool
     device: str
     dtype: str
+    backend: str
     overwrite: bool
     fingerprint: Mapping[str, Any]
 
@@ -88,6 +90,7 @@ class Answerer:
             device=device,
             dtype=None if request.dtype == "auto" else request.dtype,
             images=None if request.images_fixed else request.images,
+            backend=request.backend,
         )
         self._generator = Generator(self._checkpoint)
         self._decodings: dict[str, tuple[DecodeConfig, Automaton | None]] = {}

@@ -112,8 +112,8 @@ def decode_blocks(
     draws = UniformDraws(rows, config.seed) if config.temperature > 0 else None
     recorder = TraceRecorder(rows, blocks * size, model.device) if trace else None
     hurried = torch.zeros_like(steps) if budget is not None else None
-    # the other strategies fix their last token in the last step, so the host need not ask the device after each
-    may_end_early = budget is not None or config.strategy == "low_confidence_dynamic"
+    # otherwise a block's last token is fixed in its last step, and the host need not ask the device after each
+    may_end_early = budget is not None or guesses is not None or config.strategy == "low_confidence_dynamic"
     finished = torch.zeros(rows, 1, dtype=torch.bool, device=model.device)
     constraint, intervened, overshoot_ms = None, None, 0.0
     if grammars is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import torch
@@ -24,6 +25,8 @@ from wamdiff2_core.model.checkpoint import Checkpoint
 from wamdiff2_core.model.masks import block_count
 from wamdiff2_core.serving_record import ServingRecord
 from wamdiff2_core.types import DecodeStats
+
+REUSED_IMAGES = 8  # whose features are kept
 
 
 @dataclass(frozen=True)
@@ -49,8 +52,10 @@ class Generation:
 
 
 class Generator:
-    """Decodes batches with one model; requests leave nothing behind that a later one could see, but the length of their
-    steps, which only a deadline looks at.
+    """Decodes batches with one model, one after the other whoever asks.
+
+    Requests leave nothing behind that a later answer could depend on, but the length of their steps, which only a
+    deadline looks at.
 
     Attributes:
         model: the stock model; with the backend `eager`, its weights may change between calls.
@@ -70,9 +75,8 @@ class Generator:
         """
         chat = checkpoint.chat if checkpoint.tokenizer is not None else None
         record = checkpoint.record if enforce_record else None
-        self._take(
-            checkpoint.model, chat, record, checkpoint.mask_token_id, checkpoint.eos_token_id, checkpoint.backend
-        )
+        blocks = BlockModel(checkpoint.model, checkpoint.runner, REUSED_IMAGES)
+        self._take(blocks, chat, record, checkpoint.mask_token_id, checkpoint.eos_token_id, checkpoint.lock)
 
     @classmethod
     def of(
@@ -88,24 +92,25 @@ class Generator:
             chat: decodes text; None leaves answers without text.
             record: what the weights are trained for; gives the ids of mask and EOS.
             enforce_record: refuse decoding that the record does not allow.
-            backend: what runs it; others than `eager` take the weights as they are now.
+            backend: what runs it, or its name; others than `eager` take the weights as they are now.
 
         Raises:
             UserError: no such backend, or it lacks something on this machine.
         """
         generator = cls.__new__(cls)
+        checked = record if enforce_record else None
         generator._take(
-            model, chat, record if enforce_record else None, record.mask_token_id, record.eos_token_id, backend
+            BlockModel(model, backend), chat, checked, record.mask_token_id, record.eos_token_id, Lock()
         )
         return generator
 
     def _take(
-        self, model: Any, chat: ChatCodec | None, record: ServingRecord | None, mask_token_id: int, eos_token_id: int,
-        backend: Backend | str,
+        self, blocks: BlockModel, chat: ChatCodec | None, record: ServingRecord | None, mask_token_id: int,
+        eos_token_id: int, lock: Lock,
     ) -> None:
-        self.model, self._chat, self._record = model, chat, record
+        self.model, self.blocks, self._chat, self._record = blocks.model, blocks, chat, record
+        self._lock = lock
         self._mask_token_id, self._eos_token_id = mask_token_id, eos_token_id
-        self.blocks = BlockModel(model, backend)
         self.clock: Clock = CLOCK
         self._paces: dict[tuple[int, int], Pace] = {}  # by rows and block size
 
@@ -145,22 +150,23 @@ class Generator:
         elif grammars is None or len(grammars) != len(requests):
             raise UserError("grammars", f"one for each of {len(requests)} requests, with grammar task",
                             "none" if grammars is None else len(grammars), "give grammars, or set grammar off")
-        if config.strategy == "autoregressive":
-            batch = decode_autoregressive(
-                self.blocks, requests, config, self._eos_token_id, trace, grammars, full_head, self.clock
-            )
-        elif decodes_on_device(self.blocks, config, grammars):
-            batch = decode_on_device(
-                self.blocks, requests, config, self._mask_token_id, self._eos_token_id, trace, self.clock
-            )
-        else:
-            size = len(requests), config.block_size
-            batch = decode_blocks(
-                self.blocks, requests, config, self._mask_token_id, self._eos_token_id, trace, grammars, full_head,
-                began_ns, self.clock, self._paces.get(size), self._guesses(guesses, config),
-            )
-            if batch.pace is not None:
-                self._paces[size] = batch.pace
+        with self._lock:
+            if config.strategy == "autoregressive":
+                batch = decode_autoregressive(
+                    self.blocks, requests, config, self._eos_token_id, trace, grammars, full_head, self.clock
+                )
+            elif decodes_on_device(self.blocks, config, grammars):
+                batch = decode_on_device(
+                    self.blocks, requests, config, self._mask_token_id, self._eos_token_id, trace, self.clock
+                )
+            else:
+                size = len(requests), config.block_size
+                batch = decode_blocks(
+                    self.blocks, requests, config, self._mask_token_id, self._eos_token_id, trace, grammars, full_head,
+                    began_ns, self.clock, self._paces.get(size), self._guesses(guesses, config),
+                )
+                if batch.pace is not None:
+                    self._paces[size] = batch.pace
         width = 1 if config.strategy == "autoregressive" else config.block_size
         decoded = batch.blocks.tolist()
         traces: list[DecodeTrace | None] = [None] * len(decoded)

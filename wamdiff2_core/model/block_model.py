@@ -15,6 +15,7 @@ from torch import Tensor
 from wamdiff2_core.chat import ModelInputs
 from wamdiff2_core.model.backends import Backend, Batch, make_backend
 from wamdiff2_core.model.positions import answer_positions, prompt_positions
+from wamdiff2_core.model.vision import ImageMemory
 
 if TYPE_CHECKING:
     from transformers import Qwen3VLForConditionalGeneration
@@ -29,18 +30,22 @@ class BlockModel:
         prompt_columns: columns that hold prompts; an answer token with offset j has column `prompt_columns + j`.
     """
 
-    def __init__(self, model: Qwen3VLForConditionalGeneration, backend: Backend | str = "eager") -> None:
+    def __init__(
+        self, model: Qwen3VLForConditionalGeneration, backend: Backend | str = "eager", reused_images: int = 0
+    ) -> None:
         """Take a stock model in evaluation mode.
 
         Args:
             model: with `eager`, its weights are read anew at every call.
             backend: one made for this model, or the name of one.
+            reused_images: images whose features are kept for when they come again; not for weights that change.
 
         Raises:
             UserError: see `make_backend`.
         """
         self.model: Any = model
         self.backend = make_backend(backend, model) if isinstance(backend, str) else backend
+        self._encode_images = ImageMemory(self.backend.encode_images, reused_images)
         self.prompt_columns = 0
 
     @property
@@ -120,7 +125,7 @@ class BlockModel:
         grids = [request.image_grid_thw for request in requests if request.image_grid_thw is not None]
         if not pixels:
             return None, None, ()
-        tokens, deepstack = self.backend.encode_images(torch.cat(pixels).to(self.device), torch.cat(grids))
+        tokens, deepstack = self._encode_images(torch.cat(pixels), torch.cat(grids), self.device)
         where = ids == self.model.config.image_token_id
         for row, request in enumerate(requests):  # a literal image token in a prompt without images stays a token
             if request.pixel_values is None:

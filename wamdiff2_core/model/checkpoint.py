@@ -10,7 +10,9 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from wamdiff2_core.chat import ChatCodec
@@ -22,6 +24,8 @@ from wamdiff2_core.serving_record import QWEN_EOS_TOKEN_ID, QWEN_MASK_TOKEN_ID, 
 if TYPE_CHECKING:
     import torch
     from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
+
+    from wamdiff2_core.model.backends import Backend
 
 MODEL_TYPES = ("qwen3_vl", "wam_diff2")
 ATTENTION = ("sdpa", "eager")
@@ -42,7 +46,8 @@ class Checkpoint:
         mask_token_id, eos_token_id: of the record, else the caller's, else Qwen's.
         hash: 12 hex digits over weights, configuration and record.
         folder: where it was loaded from.
-        backend: what runs the model (`wamdiff2_core.model.backends`), never `auto`.
+        backend: name of what runs the model (`wamdiff2_core.model.backends`), never `auto`.
+        lock: held while the runner is at work.
     """
 
     model: Qwen3VLForConditionalGeneration
@@ -57,12 +62,24 @@ class Checkpoint:
     backend: str = "eager"
 
     def __post_init__(self) -> None:
+        self.lock = Lock()
         self._chat: ChatCodec | None = None
         if self.tokenizer is not None:
             self._chat = ChatCodec(
                 self.tokenizer, self.image_processor, self.images, self.model.config.image_token_id,
                 self.eos_token_id, _processor_template(self.folder, self.tokenizer),
             )
+
+    @cached_property
+    def runner(self) -> Backend:
+        """What runs the model, made when it is first asked for: all generators share its weights and buffers.
+
+        Raises:
+            UserError: it lacks something on this machine.
+        """
+        from wamdiff2_core.model.backends import make_backend
+
+        return make_backend(self.backend, self.model)
 
     @property
     def chat(self) -> ChatCodec:

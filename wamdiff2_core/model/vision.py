@@ -7,7 +7,9 @@ forward.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,3 +123,58 @@ class VisionEncoder:
                 encoded[index] = [level[row] for level in levels]
         tokens, *deepstack = [torch.cat(level) for level in zip(*encoded, strict=True)]
         return tokens, deepstack
+
+
+class ImageMemory:
+    """Features of the last images, found again by their pixels.
+
+    An image that comes again, pixel for pixel, is not encoded again: its features are those of the first time, exactly.
+    Weights must not change meanwhile.
+    """
+
+    def __init__(self, encode: Callable[[Tensor, Tensor], tuple[Tensor, list[Tensor]]], capacity: int) -> None:
+        """Remember up to `capacity` images, 0 for none, of an encoder that is called as `VisionEncoder` is."""
+        self._encode, self._capacity = encode, capacity
+        self._kept: OrderedDict[tuple[tuple[int, ...], bytes], tuple[Tensor, list[Tensor]]] = OrderedDict()
+
+    def __call__(
+        self, pixel_values: Tensor, image_grid_thw: Tensor, device: torch.device
+    ) -> tuple[Tensor, list[Tensor]]:
+        """See `VisionEncoder.__call__`; the pixels are on the host, the features on `device`."""
+        if not self._capacity:
+            return self._encode(pixel_values.to(device), image_grid_thw)
+        grids = [tuple(int(side) for side in grid) for grid in image_grid_thw.tolist()]
+        images = torch.split(pixel_values, [t * h * w for t, h, w in grids])
+        keys = [(grid, _fingerprint(image)) for grid, image in zip(grids, images, strict=True)]
+        found = {key: self._kept[key] for key in keys if key in self._kept}
+        new = [index for index, key in enumerate(keys) if key not in found and key not in keys[:index]]
+        if new:
+            merged = self._merged(new, images, image_grid_thw, device)
+            found.update((keys[index], features) for index, features in zip(new, merged, strict=True))
+        for key in keys:
+            self._kept[key] = found[key]
+            self._kept.move_to_end(key)
+        while len(self._kept) > self._capacity:
+            self._kept.popitem(last=False)
+        if len(keys) == 1:
+            return found[keys[0]]
+        tokens, *deepstack = [
+            torch.cat(level) for level in zip(*([found[key][0], *found[key][1]] for key in keys), strict=True)
+        ]
+        return tokens, deepstack
+
+    def _merged(
+        self, new: Sequence[int], images: Sequence[Tensor], image_grid_thw: Tensor, device: torch.device
+    ) -> list[tuple[Tensor, list[Tensor]]]:
+        """Features of each new image, encoded together."""
+        pixels = torch.cat([images[index] for index in new]).to(device)
+        tokens, deepstack = self._encode(pixels, image_grid_thw[list(new)])
+        patches = [len(images[index]) for index in new]
+        shares = [count * len(tokens) // len(pixels) for count in patches]  # all images merge alike
+        levels = [torch.split(level, shares) for level in (tokens, *deepstack)]
+        return [(own[0], list(own[1:])) for own in zip(*levels, strict=True)]
+
+
+def _fingerprint(image: Tensor) -> bytes:
+    """256 bits of the pixels' SHA-256."""
+    return hashlib.sha256(image.contiguous().view(torch.uint8).numpy().data).digest()

@@ -42,15 +42,20 @@ class CpuBackend:
 
     name = "cpu"
 
-    def __init__(self, model: Qwen3VLForConditionalGeneration) -> None:
-        """Take a stock model on the CPU. Its values stay; some weights may become views of joined ones."""
+    def __init__(self, model: Qwen3VLForConditionalGeneration, compiled: bool = True) -> None:
+        """Take a stock model on the CPU. Its values stay; some weights may become views of joined ones.
+
+        Args:
+            model: in evaluation mode.
+            compiled: False does without compiled kernels.
+        """
         stock: Any = model
         text, visual, own = stock.model.language_model, stock.model.visual, stock.lm_head.weight.dtype
         keeps = own == torch.bfloat16 and has_bfloat16()
         self.dtype: torch.dtype = own if keeps else torch.float32
         if self.dtype != own:
             log.info("weights in %s are computed with in %s, which is faster on this CPU", own, self.dtype)
-        library = None if keeps else kernels()
+        library = kernels() if compiled and not keeps else None
         self.compiled = library is not None
         self._stock_head = stock.lm_head
         self._text: TextEngine
