@@ -26,6 +26,7 @@ from wamdiff2_core.model.backends import choose_backend, cuda, npu
 from wamdiff2_core.model.backends.graphed import GraphedBackend, Step, StepShape
 from wamdiff2_core.model.block_model import BlockModel
 from wamdiff2_core.model.checkpoint import load_checkpoint
+from wamdiff2_core.serving_record import ServingRecord
 
 KINDS = ["cuda", "cuda-flashinfer", "npu"]
 STRATEGIES = ["sequential", "low_confidence_static", "low_confidence_dynamic"]
@@ -51,11 +52,8 @@ def make(kind: str, model, latency: int = 1) -> tuple[GraphedBackend, FakeDevice
 
 
 def generator(model, mask: int = MASK, eos: int = NO_EOS) -> Generator:
-    return Generator(
-        SimpleNamespace(  # type: ignore[arg-type]
-            model=model, tokenizer=None, record=None, mask_token_id=mask, eos_token_id=eos, backend="eager"
-        )
-    )
+    ids = ServingRecord(mask_token_id=mask, eos_token_id=eos)
+    return Generator.of(model, None, ids, enforce_record=False)
 
 
 def pair(kind: str, seed: int = 5, eos: int = NO_EOS, latency: int = 1) -> SimpleNamespace:

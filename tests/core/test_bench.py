@@ -21,6 +21,7 @@ from wamdiff2_core.cli.main import as_command, exit_code_of, main
 from wamdiff2_core.config import DecodeConfig
 from wamdiff2_core.decode import Generator
 from wamdiff2_core.errors import UserError
+from wamdiff2_core.model.block_model import BlockModel
 from wamdiff2_core.model.checkpoint import load_checkpoint
 from wamdiff2_core.serving_record import ServingRecord
 
@@ -62,6 +63,26 @@ def calls_of_the_last_layer(model):
         yield widths
     finally:
         del layer.forward
+
+
+@contextmanager
+def calls_of_the_backend(backend):
+    """Widths of all forwards that a backend is asked for."""
+    prefill, step, widths = backend.prefill, backend.step, []
+
+    def counted_prefill(batch):
+        widths.append(batch.ids.shape[1])
+        return prefill(batch)
+
+    def counted_step(ids, *arguments, **named):
+        widths.append(ids.shape[1])
+        return step(ids, *arguments, **named)
+
+    backend.prefill, backend.step = counted_prefill, counted_step
+    try:
+        yield widths
+    finally:
+        del backend.prefill, backend.step
 
 
 @pytest.mark.parametrize("config", CONFIGS)
@@ -137,7 +158,8 @@ def test_forwards_and_tokens_are_those_of_an_independent_count(decode):
     for rung, row in zip(rungs, rows, strict=True):
         counts = []
         for index in range(2):
-            with calls_of_the_last_layer(model) as widths:
+            stock = rung.blocks is None or rung.blocks.backend.name == "eager"
+            with calls_of_the_last_layer(model) if stock else calls_of_the_backend(rung.blocks.backend) as widths:
                 rung.answer(index)
             assert widths[0] == len(prompts[index].input_ids)
             counts.append(len(widths))
@@ -147,7 +169,8 @@ def test_forwards_and_tokens_are_those_of_an_independent_count(decode):
                 expected.append(length)
                 continue
             stats = ours(model, prompt, replace(decode, block_size=row.block_size, max_new_tokens=length)).stats
-            expected.append(1 + stats.steps + (0 if row.name == "block" else -(-length // row.block_size)))
+            commits = 0 if row.name in ("block", "block_eager") else -(-length // row.block_size)
+            expected.append(1 + stats.steps + commits)
         assert counts == expected, row.name
         assert row.forwards_per_answer == np.mean(counts)
         assert row.tokens_per_forward == pytest.approx(14 / sum(counts))
@@ -206,7 +229,7 @@ def test_figures_of_a_row_from_times_known_beforehand():
     assert row.fraction_of_floor == 0.1  # of 0.1, 0.1, 0.05, 0.1, 0.1, 0.05
     slow = replace(row, name="hf_ar", block_size=None, ms_per_answer_median=90.0)
     assert ladder.ratios_of([slow, row]) == {
-        "over_hf_ar": {"8": 3.0}, "over_naive_block": {}, "naive_block_over_hf_forward": {},
+        "over_hf_ar": {"8": 3.0}, "over_naive_block": {}, "over_block_eager": {}, "naive_block_over_hf_forward": {},
     }
 
 
@@ -328,13 +351,14 @@ def test_decode_writes_table_object_and_picture(quick, nano_folder, tmp_path, ca
     assert all(set(row) == ROW_KEYS for row in result["rows"])
     assert [(row["name"], row["block_size"]) for row in result["rows"]] == [
         ("load", None), ("first_answer", None), ("hf_ar", None), ("own_ar", None),
-        ("naive_block", 16), ("block", 16), ("hf_forward", 16), ("naive_block", 32), ("block", 32), ("hf_forward", 32),
+        *((name, size) for size in (16, 32) for name in ladder.BLOCK_ROWS),
     ]
     for row in result["rows"][2:]:
         assert all(row[key] > 0 for key in ROW_KEYS - {"name", "block_size", "ms_per_answer_iqr"})
         assert row["ms_per_token"] == pytest.approx(row["ms_per_answer_median"] / 6)
     assert {name: list(values) for name, values in result["ratios"].items()} == {
-        "over_hf_ar": ["16", "32"], "over_naive_block": ["16", "32"], "naive_block_over_hf_forward": ["16", "32"],
+        "over_hf_ar": ["16", "32"], "over_naive_block": ["16", "32"], "over_block_eager": ["16", "32"],
+        "naive_block_over_hf_forward": ["16", "32"],
     }
     times = {(row["name"], row["block_size"]): row["ms_per_answer_median"] for row in result["rows"]}
     assert result["ratios"]["over_hf_ar"]["32"] == pytest.approx(times["hf_ar", None] / times["block", 32])
@@ -421,7 +445,7 @@ def test_our_prompt_forward_and_the_stock_one_fill_equal_caches():
     cache = DynamicCache(config=model.config)
     with torch.inference_mode():
         model(**naive.stock_inputs(model, longer), cache=cache, use_cache=True, logits_to_keep=1)
-        blocks = parts.BlockModel(model)
+        blocks = BlockModel(model)
         blocks.prefill([longer], 1, 1)
     for layer, (keys, _) in enumerate(blocks.backend.columns(0, len(longer.input_ids))):
         torch.testing.assert_close(cache.layers[layer].keys, keys, rtol=1e-4, atol=1e-4)
