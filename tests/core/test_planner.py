@@ -57,7 +57,7 @@ def says(planner: CheckpointPlanner, answer: str) -> CheckpointPlanner:
 
 
 def test_a_readable_answer_becomes_waypoints_with_stamp_hash_and_statistics(folder):
-    planner = says(CheckpointPlanner.load(folder), ANSWER)
+    planner = says(CheckpointPlanner.load(folder, backend="eager"), ANSWER)
     plan = planner.plan(observation())
     assert plan.stamp_ns == 77
     assert plan.text == ANSWER
@@ -72,7 +72,7 @@ def test_a_readable_answer_becomes_waypoints_with_stamp_hash_and_statistics(fold
 
 
 def test_an_unreadable_answer_is_a_plan_that_may_not_be_driven(folder):
-    plan = says(CheckpointPlanner.load(folder), "1.0,2.0,oops").plan(observation())
+    plan = says(CheckpointPlanner.load(folder, backend="eager"), "1.0,2.0,oops").plan(observation())
     assert plan.waypoints is None
     assert not plan.check.ok
     assert "character 8" in plan.check.message
@@ -80,7 +80,7 @@ def test_an_unreadable_answer_is_a_plan_that_may_not_be_driven(folder):
 
 
 def test_an_impossible_answer_keeps_its_waypoints_but_may_not_be_driven(folder):
-    planner = says(CheckpointPlanner.load(folder), "9.0,0.0,8.0,0.0,9.0,0.0,8.0,0.0,9.0,0.0,8.0,0.0")
+    planner = says(CheckpointPlanner.load(folder, backend="eager"), "9.0,0.0,8.0,0.0,9.0,0.0,8.0,0.0,9.0,0.0,8.0,0.0")
     plan = planner.plan(observation())
     assert plan.waypoints is not None
     assert not plan.check.ok
