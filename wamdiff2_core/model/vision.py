@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
-from transformers.models.qwen3_vl.modeling_qwen3_vl import apply_rotary_pos_emb_vision
+from transformers.models.qwen3_vl.modeling_qwen3_vl import rotate_half
 from transformers.vision_utils import get_vision_interpolation_indices_and_weights, get_vision_position_ids
 
 Attend = Callable[[Tensor, Tensor, Tensor, float], Tensor]
@@ -56,6 +56,13 @@ def fused_attention(query: Tensor, key: Tensor, value: Tensor, scale: float) -> 
     return functional.scaled_dot_product_attention(query, key, value, scale=scale)
 
 
+def _turned(heads: Tensor, tables: GridTables) -> Tensor:
+    """(N, P, h, d) query and key heads turned by their place, in fp32 as the stock forward does it."""
+    wide = heads.float()
+    cos, sin = tables.cos[:, None].float(), tables.sin[:, None].float()
+    return (wide * cos + rotate_half(wide) * sin).to(heads.dtype)
+
+
 def encode_equal(visual: Any, tables: GridTables, patches: Tensor, attend: Attend = fused_attention) -> list[Tensor]:
     """Encode N images of one grid.
 
@@ -75,9 +82,9 @@ def encode_equal(visual: Any, tables: GridTables, patches: Tensor, attend: Atten
     deepstack = []
     for index, block in enumerate(visual.blocks):
         attention = block.attn
-        query, key, value = attention.qkv(block.norm1(x)).unflatten(-1, (3, attention.num_heads, -1)).unbind(2)
-        query, key = apply_rotary_pos_emb_vision(query, key, tables.cos, tables.sin)
-        query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+        qkv = attention.qkv(block.norm1(x)).unflatten(-1, (3 * attention.num_heads, -1))  # (N, P, 3 H, d)
+        query, key = _turned(qkv[:, :, : 2 * attention.num_heads], tables).transpose(1, 2).chunk(2, 1)
+        value = qkv[:, :, 2 * attention.num_heads :].transpose(1, 2)
         x = x + attention.proj(attend(query, key, value, attention.scaling).transpose(1, 2).flatten(2))
         x = x + block.mlp(block.norm2(x))
         if index in visual.deepstack_visual_indexes:

@@ -43,7 +43,7 @@ typedef struct {
     int64_t rows, count, start, capacity;  // N, n, first column, columns of the cache
     const float *cos, *sin;                // (N, n, d), sines with the sign of rotate_half
     const int32_t *low, *high;             // (N), (N, n): a token attends to columns [low, high)
-    const int32_t *read;                   // tokens whose output is wanted, ascending
+    const int32_t *read, *all;             // tokens whose output is wanted, ascending; 0, 1, ... N n - 1
     int64_t reads;
     const int32_t *slots;                  // tokens that deepstack features are added to
     int64_t slot_count, levels;
@@ -90,6 +90,8 @@ INLINE void product(const int mr, const int half, const float *const *x, int64_t
     for (int64_t i = 0; i < k; i++) {
         vf w0 = half ? widen(narrow + i * NR) : load(full + i * NR);
         vf w1 = half ? widen(narrow + i * NR + VL) : load(full + i * NR + VL);
+        // the panel after this one, while this one is multiplied: a tenth to a fifth quicker with few rows
+        __builtin_prefetch(half ? (const void *)(narrow + (k + i) * NR) : (const void *)(full + (k + i) * NR), 0, 3);
 #pragma GCC unroll 12
         for (int r = 0; r < mr; r++) {
             a[r][0] += w0 * x[r][i];
@@ -294,7 +296,7 @@ void wamdiff2_forward(const Model *m, const Step *s, float *x, float *out, float
                 h = kept;
                 attend(m, layer, s, qkv, s->read, active, attended, own, omp_get_thread_num());
             } else {
-                attend(m, layer, s, qkv, s->read + s->reads, active, attended, own, omp_get_thread_num());
+                attend(m, layer, s, qkv, s->all, active, attended, own, omp_get_thread_num());
             }
             linear(attended, active, m->heads * d, layer->out, m->half, hidden, layer->out_bias, h, 1);
             normalise_rows(h, layer->norm_mlp, active, hidden, m->eps, normed);
@@ -321,7 +323,8 @@ void wamdiff2_forward(const Model *m, const Step *s, float *x, float *out, float
 }
 
 // The most probable token of each of `rows` and its probability among all but `banned`; the lowest id wins a tie.
-// best (threads, rows, 3) floats of scratch: largest logit, sum of exponentials; and (threads, rows) ids.
+// tops, totals and ids (threads, rows) are each thread's own share of the vocabulary, in its order: largest logit, sum of
+// exponentials below it, and token; buffer (threads, rows, HEAD_PANELS * NR) is scratch.
 void wamdiff2_pick(const void *panels, int64_t half, int64_t vocabulary, int64_t hidden, const float *bias,
                    const float *x, int64_t rows, int64_t banned, float *tops, float *totals, int64_t *ids,
                    float *buffer, int64_t threads) {

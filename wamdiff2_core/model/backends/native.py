@@ -100,7 +100,7 @@ class _Model(ctypes.Structure):
 class _Step(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("rows", "count", "start", "capacity")),
-        *((name, ctypes.c_void_p) for name in ("cos", "sin", "low", "high", "read")), ("reads", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("cos", "sin", "low", "high", "read", "all")), ("reads", ctypes.c_int64),
         ("slots", ctypes.c_void_p), ("slot_count", ctypes.c_int64), ("levels", ctypes.c_int64),
         ("deepstack", ctypes.c_void_p),
     ]
@@ -180,7 +180,7 @@ class NativeText(TextEngine):
         )
         self._keys, self._values = torch.empty(0, 0, 0), torch.empty(0)
         self._capacity = self._rows = 0
-        self._scratch = torch.empty(0)
+        self._scratch, self._all = torch.empty(0), torch.empty(0, dtype=torch.int32)
 
     def _make_room(self, rows: int, columns: int) -> None:
         if rows != self._rows or columns > self._capacity:
@@ -206,7 +206,9 @@ class NativeText(TextEngine):
         rows, count, width = hidden.shape
         tokens, threads = rows * count, torch.get_num_threads()
         cos, sin = (table.contiguous() for table in rotary)
-        reads = torch.cat([read, torch.arange(tokens)]).to(torch.int32)
+        reads = read.to(torch.int32)
+        if tokens > len(self._all):
+            self._all = torch.arange(tokens, dtype=torch.int32)
         out = torch.empty(len(read), width)
         slots = torch.empty(0, dtype=torch.int32)
         if image_slots is not None:
@@ -218,8 +220,8 @@ class NativeText(TextEngine):
             self._scratch = torch.empty(need)
         step = _Step(
             rows, count, start, self._capacity, cos.data_ptr(), sin.data_ptr(), seen.low.data_ptr(),
-            seen.high.data_ptr(), reads.data_ptr(), len(read), slots.data_ptr(), len(slots), len(levels),
-            ctypes.addressof(addresses),
+            seen.high.data_ptr(), reads.data_ptr(), self._all.data_ptr(), len(read), slots.data_ptr(), len(slots),
+            len(levels), ctypes.addressof(addresses),
         )
         self._library.forward(self._model, step, hidden.data_ptr(), out.data_ptr(), self._scratch.data_ptr(), threads)
         return out
