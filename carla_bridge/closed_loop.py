@@ -17,6 +17,7 @@ from carla_bridge.drive.latency import LatencyMode
 from carla_bridge.routes import ROUTES_FOLDER
 from carla_bridge.routes.route_file import load_routes
 from carla_bridge.server.town.town_library import TownLibrary
+from wamdiff2_core.cli.predict import BACKEND_HELP
 from wamdiff2_core.errors import UserError
 
 DEMO_ROUTES = ROUTES_FOLDER / "demo.xml"
@@ -57,7 +58,7 @@ def run_closed_loop(
     walkers: Annotated[int, typer.Option(min=0, help="Walkers of background traffic, in the embedded world.")] = 0,
     seed: Annotated[int, typer.Option(help="Seed of the embedded world and of a random planner, 0 or more.")] = 0,
     device: Annotated[str, typer.Option(help="Torch device of the planner.")] = "cpu",
-    backend: Annotated[str, typer.Option(help="What runs a checkpoint: auto, eager or cpu.")] = "",
+    backend: Annotated[str, typer.Option(help=BACKEND_HELP)] = "auto",
     blank_camera: Annotated[bool, typer.Option(
         "--blank-camera", help="Black pictures for the planner, to see what it owes to its camera.",
     )] = False,

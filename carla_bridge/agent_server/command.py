@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from wamdiff2_core.cli.predict import BACKEND_HELP
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.threads import wait_without_spinning
 
@@ -25,7 +26,7 @@ def agent_server(
     deadline_ms: Annotated[
         float, typer.Option(help="Wall-clock milliseconds for a plan; 0: as the checkpoint's record says.")
     ] = 0.0,
-    backend: Annotated[str, typer.Option(help="What runs the model: auto, eager or cpu.")] = "auto",
+    backend: Annotated[str, typer.Option(help=BACKEND_HELP)] = "auto",
     with_parent: Annotated[int, typer.Option(help="End when this process, the parent, ends.", hidden=True)] = 0,
 ) -> None:
     """Serve a planner to leaderboard agents until Ctrl-C or SIGTERM; a `ready` line tells the port."""

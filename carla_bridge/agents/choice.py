@@ -32,7 +32,7 @@ class AgentChoice:
         camera: camera it sees; None for an agent without one.
         target_rule: target points it is shown.
         deadline_ms: wall-clock milliseconds a checkpoint has for a plan; 0 for what its record says.
-        backend: what runs a checkpoint, of `wamdiff2_core.model.backends`; empty, as `auto`, is the device's own.
+        backend: what runs a checkpoint, of `wamdiff2_core.model.backends`; `auto` is the device's own.
     """
 
     spec: str
@@ -42,10 +42,10 @@ class AgentChoice:
     camera: CameraSpec | None = NANO_CAMERA
     target_rule: TargetRule = NANO_TASK.target_rule
     deadline_ms: float = 0.0
-    backend: str = ""
+    backend: str = "auto"
 
     @classmethod
-    def parse(cls, spec: str, link: str = "", deadline_ms: float = 0.0, backend: str = "") -> AgentChoice:
+    def parse(cls, spec: str, link: str = "", deadline_ms: float = 0.0, backend: str = "auto") -> AgentChoice:
         """Read a word or a checkpoint folder; its serving record tells rig and targets, and those of the nano stand in
         where there is none.
 
@@ -68,7 +68,7 @@ class AgentChoice:
             raise UserError("--deadline-ms", "milliseconds >= 0", deadline_ms)
         if deadline_ms and choice.kind != "checkpoint":
             raise UserError("--deadline-ms", f"none for planner {spec}, which starts no checkpoint", deadline_ms)
-        if backend and choice.kind != "checkpoint":
+        if backend != "auto" and choice.kind != "checkpoint":
             raise UserError("--backend", f"none for planner {spec}, which starts no checkpoint", backend)
         return replace(choice, link=only or link or "ros", deadline_ms=deadline_ms, backend=backend)
 
@@ -104,7 +104,7 @@ class AgentChoice:
 
         if self.kind == "checkpoint" and device != "cpu":
             check_device(device)
-        if self.backend:
+        if self.backend != "auto":
             from wamdiff2_core.model.backends import choose_backend
 
             choose_backend(self.backend, device)
@@ -130,9 +130,9 @@ class AgentChoice:
             }
             return made[self.kind]()
         options: dict[str, Any] = {"deadline_ms": self.deadline_ms} if self.deadline_ms else {}
-        if self.backend:
-            options["backend"] = self.backend
-        planner = make_planner(self.folder or self.kind, device=device, seed=seed, **options)
+        planner = make_planner(
+            self.folder or self.kind, device=device, seed=seed, backend=self.backend, **options
+        )
         return InProcessPlanner(planner, self.needs, self.spec)
 
 

@@ -34,7 +34,7 @@ def planner_command(choice: AgentChoice, seed: int, device: str) -> list[str] | 
     arguments = PLANNER_ON_BRIDGE.ros_arguments(values)
     if choice.deadline_ms:
         arguments += ["-p", f"deadline_ms:={choice.deadline_ms:f}"]
-    if choice.backend:
+    if choice.backend != "auto":
         arguments += ["-p", f"backend:={choice.backend}"]
     return [sys.executable, "-m", "wamdiff2_ros.planner_node", *arguments, "-p", f"seed:={seed}"]
 

@@ -58,7 +58,7 @@ class Task(Strict):
         scenarios: whether those of the routes are played.
         blank_camera: whether the planner is given black pictures.
         deadline_ms: wall-clock milliseconds a checkpoint has for a plan; 0 for what its record says.
-        backend: what runs a checkpoint; empty for the device's own.
+        backend: what runs a checkpoint.
     """
 
     route_id: str
@@ -78,7 +78,7 @@ class Task(Strict):
     scenarios: bool
     blank_camera: bool = False
     deadline_ms: float = 0.0
-    backend: str = ""
+    backend: str = "auto"
 
     @classmethod
     def of(cls, job: Job, config: DriveConfig) -> Task:

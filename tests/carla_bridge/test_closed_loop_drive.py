@@ -252,6 +252,18 @@ def test_a_deadline_reaches_the_planner_over_either_link(nano_folder):
     assert (decode.deadline_ms, decode.grammar) == (80, "task")
 
 
+def test_a_backend_reaches_the_planner_over_either_link(nano_folder):
+    over_ros = AgentChoice.parse(str(nano_folder), backend="eager")
+    assert "backend:=eager" in planner_command(over_ros, seed=0, device="cpu")
+    assert not any("backend" in word for word in planner_command(replace(over_ros, backend="auto"), 0, "cpu"))
+    planner = AgentChoice.parse(str(nano_folder), "in-process", backend="eager").make(0, "cpu")._planner
+    assert planner._checkpoint.backend == "eager"
+    with pytest.raises(UserError, match="--backend: expected none for planner random"):
+        AgentChoice.parse("random", backend="eager")
+    with pytest.raises(UserError, match="backend: expected one that runs on cpu"):
+        AgentChoice.parse(str(nano_folder), backend="npu").check_device("cpu")
+
+
 @pytest.mark.parametrize(("planner", "deadline_ms", "expected"), [
     ("expert", 80.0, "none for planner expert"), ("random", 80.0, "none for planner random"),
     ("external", 80.0, "none for planner external"), ("expert", -1.0, "milliseconds >= 0"),

@@ -215,7 +215,7 @@ def test_traffic_and_the_towns_own_files_are_part_of_the_request(config, tmp_pat
 def test_a_task_tells_a_worker_all_of_the_drive(config, tmp_path, nano_folder):
     config = replace(config, latency=LatencyMode.parse("150"), seed=4, patience=Patience(wait_s=2.0), maps=tmp_path,
                      vehicles=7, walkers=5, scenarios=False,
-                     agent=AgentChoice.parse(str(nano_folder), "in-process", deadline_ms=80.5))
+                     agent=AgentChoice.parse(str(nano_folder), "in-process", 80.5, "eager"))
     path = Task.of(Job("100", 1), config).save(tmp_path)
     assert Task.load(path).config(config.out) == replace(config, seed=5)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
@@ -18,7 +19,7 @@ from wamdiff2_core.chat import ModelInputs
 from wamdiff2_core.config import DecodeConfig
 from wamdiff2_core.decode import Generator
 from wamdiff2_core.errors import UserError
-from wamdiff2_core.model.backends import choose_backend, native
+from wamdiff2_core.model.backends import BACKENDS, choose_backend, native
 from wamdiff2_core.model.backends.cpu import CpuBackend, has_bfloat16
 from wamdiff2_core.model.block_model import BlockModel
 from wamdiff2_core.model.checkpoint import load_checkpoint
@@ -154,6 +155,12 @@ def test_an_image_that_comes_again_is_not_encoded_again():
         changed[3, 5] += 1e-6
         memory(changed, grid, torch.device("cpu"))
         assert calls == [2, 1, 1, 1]
+
+
+def test_options_name_every_backend():
+    from wamdiff2_core.cli.predict import BACKEND_HELP
+
+    assert set(BACKENDS) <= set(re.findall(r"[a-z-]+", BACKEND_HELP))
 
 
 def test_a_backend_that_is_not_there_is_refused_with_what_to_do():

@@ -126,7 +126,7 @@ def test_planner_that_raises_is_reported_and_the_node_lives(start_scripted, peer
     assert "Traceback" in node.output
 
 
-def test_deadline_and_grammar_of_the_parameters_reach_the_checkpoint(nano_folder):
+def test_deadline_grammar_and_backend_of_the_parameters_reach_the_checkpoint(nano_folder):
     from wamdiff2_core.serving_record import ServingRecord
     from wamdiff2_ros.params import PlannerParameters
     from wamdiff2_ros.planner_node import planner_from
@@ -136,6 +136,7 @@ def test_deadline_and_grammar_of_the_parameters_reach_the_checkpoint(nano_folder
     hurried = planner_from(PlannerParameters(str(nano_folder), deadline_ms=40.0)).decode
     assert (hurried.deadline_ms, hurried.grammar) == (40.0, "task")
     assert planner_from(PlannerParameters(str(nano_folder), grammar="task")).decode.grammar == "task"
+    assert planner_from(PlannerParameters(str(nano_folder), backend="eager"))._checkpoint.backend == "eager"
 
 
 def test_diagnostics_tell_of_hurry_and_lateness(start_scripted, peer):

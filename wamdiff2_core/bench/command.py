@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from wamdiff2_core.cli.main import CommandGroup
-from wamdiff2_core.cli.predict import DTYPES, checked_device
+from wamdiff2_core.cli.predict import BACKEND_HELP, DTYPES, checked_device
 from wamdiff2_core.errors import UserError, unknown_name
 from wamdiff2_core.outputs import writable_file
 
@@ -42,7 +42,7 @@ _Image = Annotated[Path | None, typer.Option(help="Picture; without one it is ma
 _Threads = Annotated[int | None, typer.Option(help="Threads of torch on the CPU; its own choice otherwise.")]
 _Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or npu.")]
 _Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
-_Backend = Annotated[str, typer.Option(help="What runs the model in our rows: auto, eager or cpu.")]
+_Backend = Annotated[str, typer.Option(help=BACKEND_HELP)]
 _Json = Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")]
 
 

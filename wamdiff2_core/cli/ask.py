@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 
 from wamdiff2_core.chat import IMAGE_PLACEHOLDER, ChatRequest
-from wamdiff2_core.cli.predict import DTYPES, checked_device, checked_record, decode_config
+from wamdiff2_core.cli.predict import BACKEND_HELP, DTYPES, checked_device, checked_record, decode_config
 from wamdiff2_core.config import TASK_NAMES, CameraSpec, DecodeConfig
 from wamdiff2_core.conversations import ConversationError, read_rgb
 from wamdiff2_core.errors import ExitCode, UserError, unknown_name
@@ -100,7 +100,7 @@ def ask(
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or npu.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
-    backend: Annotated[str, typer.Option(help="What runs the model: auto, eager or cpu.")] = "auto",
+    backend: Annotated[str, typer.Option(help=BACKEND_HELP)] = "auto",
 ) -> int:
     """Ask a checkpoint one question about pictures.
 

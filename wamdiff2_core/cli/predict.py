@@ -25,6 +25,7 @@ from wamdiff2_core.outputs import writable_file
 from wamdiff2_core.serving_record import ServingRecord
 
 V = TypeVar("V")
+BACKEND_HELP = "What runs the model: auto, eager, cpu, cuda, cuda-flashinfer or npu."
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 POLL_S = 0.1
 SHOWN_FAULTS = 5
@@ -68,7 +69,7 @@ def predict(
     ] = None,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or npu.")] = "auto",
     dtype: Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16 or float16.")] = "auto",
-    backend: Annotated[str, typer.Option("--backend", help="What runs the model: auto, eager or cpu.")] = "auto",
+    backend: Annotated[str, typer.Option("--backend", help=BACKEND_HELP)] = "auto",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Drop what an earlier run left unfinished.")] = False,
 ) -> int:
     """Answer a file of conversations with a checkpoint.
