@@ -66,7 +66,7 @@ def test_batch_spawn_takes_the_versions_fields_and_no_other(world: World) -> Non
 
 
 def test_unknown_version_is_wrong_use() -> None:
-    with pytest.raises(UserError, match=r"0\.9\.15 or 0\.9\.16.*0\.9\.14"):
+    with pytest.raises(UserError, match=r"0\.9\.15, 0\.9\.16.*0\.9\.14"):
         ServerConfig(dialect="0.9.14")
 
 
