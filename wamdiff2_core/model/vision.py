@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
-from transformers.models.qwen3_vl.modeling_qwen3_vl import rotate_half
 from transformers.vision_utils import get_vision_interpolation_indices_and_weights, get_vision_position_ids
 
 Attend = Callable[[Tensor, Tensor, Tensor, float], Tensor]
@@ -59,8 +58,9 @@ def fused_attention(query: Tensor, key: Tensor, value: Tensor, scale: float) -> 
 def _turned(heads: Tensor, tables: GridTables) -> Tensor:
     """(N, P, h, d) query and key heads turned by their place, in fp32 as the stock forward does it."""
     wide = heads.float()
+    first, second = wide.chunk(2, -1)
     cos, sin = tables.cos[:, None].float(), tables.sin[:, None].float()
-    return (wide * cos + rotate_half(wide) * sin).to(heads.dtype)
+    return (wide * cos + torch.cat([-second, first], -1) * sin).to(heads.dtype)
 
 
 def encode_equal(visual: Any, tables: GridTables, patches: Tensor, attend: Attend = fused_attention) -> list[Tensor]:
