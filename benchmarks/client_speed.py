@@ -12,7 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from carla_bridge.processes import ManagedProcess, free_ports, wait_for_port
+from carla_bridge.ports import free_ports, wait_for_port
+from wamdiff2_core.processes import ManagedProcess
 
 DT_S = 0.05
 WARM_UP_TICKS = 20

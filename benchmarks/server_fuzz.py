@@ -27,8 +27,9 @@ from typing import Annotated, Any
 import msgpack
 import typer
 
-from carla_bridge.processes import child_environment, free_ports
+from carla_bridge.ports import free_ports
 from carla_bridge.server.handlers import all_methods
+from wamdiff2_core.processes import child_environment
 
 OPEN_AT_ONCE = 40
 GROWTH_LIMIT_MIB = 40.0

@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from carla_bridge.processes import ManagedProcess, free_ports, wait_for_port
+from carla_bridge.ports import free_ports, wait_for_port
+from wamdiff2_core.processes import ManagedProcess
 
 DT_S = 0.05
 SAMPLE_S, SHORTEST_RUN_SAMPLES = 30.0, 8

@@ -281,6 +281,8 @@ class StageConfig(Strict):
         _require(distils == (self.distillation is not None), "distillation",
                  f"{'a section' if distils else 'no section'} in stage {self.stage}",
                  "none" if self.distillation is None else "one")
+        _require(self.run.kept_images == 0 or self.optimizer.vision_frozen, "run.kept_images", "0 while vision learns",
+                 self.run.kept_images, "freeze it: optimizer.vision_lr 0 and optimizer.merger_lr 0")
 
 
 @dataclass(frozen=True)

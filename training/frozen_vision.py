@@ -1,16 +1,17 @@
 """Images of a frozen vision tower: encoded without gradients, and kept, so that a second pass encodes none again.
 
-Each image is encoded by itself, so its tokens do not depend on the batch that it first came in, and a resumed run has
-those of an undisturbed one.
+Kept images are encoded one by one, so the tokens of an image do not depend on the batch that it first came in, and a
+resumed run has those of an undisturbed one.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
+
+from wamdiff2_core.model.vision import ImageMemory
 
 Encode = Callable[[Tensor, Tensor], tuple[Tensor, list[Tensor]]]
 
@@ -23,31 +24,21 @@ class FrozenVision:
 
         Args:
             encode: pixel values and grids of images to tokens and deepstack levels, as `VisionEncoder` does.
-            kept_images: images whose tokens are kept: the first that come; 0 keeps none.
+            kept_images: images whose tokens are kept, the last that came; 0 keeps none.
         """
-        self._encode, self._limit = encode, kept_images
-        self._kept: dict[bytes, tuple[Tensor, ...]] = {}
+        self._memory = ImageMemory(_one_by_one(encode) if kept_images else encode, kept_images)
 
     @torch.no_grad()
     def __call__(self, pixel_values: Tensor, image_grid_thw: Tensor) -> tuple[Tensor, list[Tensor]]:
         """The encoder's values, without gradients."""
-        if not self._limit:
-            return self._encode(pixel_values, image_grid_thw)
-        found = [
-            self._image(pixels, grid[None])
-            for pixels, grid in zip(pixel_values.split(image_grid_thw.prod(-1).tolist()), image_grid_thw, strict=True)
-        ]
-        tokens, *levels = [torch.cat(parts) for parts in zip(*found, strict=True)]
+        return self._memory(pixel_values, image_grid_thw, pixel_values.device)
+
+
+def _one_by_one(encode: Encode) -> Encode:
+    def encoded(pixel_values: Tensor, image_grid_thw: Tensor) -> tuple[Tensor, list[Tensor]]:
+        images = pixel_values.split(image_grid_thw.prod(-1).tolist())
+        found = [encode(pixels, grid[None]) for pixels, grid in zip(images, image_grid_thw, strict=True)]
+        tokens, *levels = [torch.cat(parts) for parts in zip(*((own, *deep) for own, deep in found), strict=True)]
         return tokens, levels
 
-    def _image(self, pixels: Tensor, grid: Tensor) -> tuple[Tensor, ...]:
-        digest = hashlib.blake2b(repr(grid.tolist()).encode(), digest_size=16)
-        digest.update(pixels.cpu().contiguous().view(torch.uint8).numpy().data)
-        key = digest.digest()
-        if key in self._kept:
-            return self._kept[key]
-        tokens, levels = self._encode(pixels, grid)
-        values = tokens, *levels
-        if len(self._kept) < self._limit:
-            self._kept[key] = values
-        return values
+    return encoded

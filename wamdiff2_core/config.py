@@ -93,8 +93,8 @@ class DecodeConfig(Strict):
         _require(0 <= self.deadline_ms < math.inf, "deadline_ms", "milliseconds >= 0 (0 = none)", self.deadline_ms)
         _require(self.deadline_ms == 0 or self.strategy != "autoregressive", "deadline_ms", "0 with autoregressive",
                  self.deadline_ms, "one token a forward cannot be hurried")
-        _require(self.warm_start in WARM_STARTS, "warm_start", "one of " + ", ".join(WARM_STARTS), self.warm_start,
-                 did_you_mean(self.warm_start, WARM_STARTS))
+        if self.warm_start not in WARM_STARTS:
+            raise unknown_name("warm_start", self.warm_start, WARM_STARTS)
         _require(self.warm_start == "off" or self.strategy == "low_confidence_dynamic", "warm_start",
                  f"off with {self.strategy}", self.warm_start, "only low_confidence_dynamic may fix more tokens a step")
 

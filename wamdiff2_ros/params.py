@@ -31,7 +31,7 @@ class PlannerParameters:
 
     planner: str = _param("", "checkpoint folder, or 'random' for a planner without a model (a negative control)")
     device: str = _param("cpu", "torch device of the model, such as cpu, cuda or npu")
-    backend: str = _param("auto", "what runs the model: 'eager', the stock layers; 'cpu'; 'auto' suits the device")
+    backend: str = _param("auto", "what runs the model: auto (by device), eager, cpu, cuda, cuda-flashinfer or npu")
     torch_threads: int = _param(0, "CPU threads of torch; 0 leaves torch's own choice", 0, 256)
     seed: int = _param(0, "seed of the 'random' planner", 0, 2**31 - 1)
     deadline_ms: float = _param(

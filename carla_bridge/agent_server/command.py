@@ -33,8 +33,8 @@ def agent_server(
     from carla_bridge.agent_server.protocol import VERSION
     from carla_bridge.agent_server.server import AgentServer
     from carla_bridge.drive.run_setup import signals_as_interrupts
-    from carla_bridge.processes import end_with_parent
     from wamdiff2_core.planner import make_planner
+    from wamdiff2_core.processes import end_with_parent
 
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     if with_parent:

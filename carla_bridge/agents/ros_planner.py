@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from carla_bridge.agents.choice import AgentChoice
 from carla_bridge.agents.linked import LinkedPlanner, Patience
 from carla_bridge.client.server_watch import Fault
-from carla_bridge.processes import ManagedProcess
 from wamdiff2_core.errors import ExitCode, InfrastructureError, UserError
+from wamdiff2_core.processes import ManagedProcess
 from wamdiff2_ros.launch_setup import PARAMETERS_FILE, PLANNER_ON_BRIDGE
 
 if TYPE_CHECKING:

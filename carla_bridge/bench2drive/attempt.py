@@ -22,8 +22,8 @@ from carla_bridge.bench2drive.checkout import AGENT_FILE, EVALUATOR, Checkout
 from carla_bridge.leaderboard.record import EMBEDDED_WORLD, NOT_DRIVEN_OUT, RouteRecord, RouteStatus
 from carla_bridge.leaderboard.results import LeaderboardResults, ResultsFileError
 from carla_bridge.leases import TRAFFIC_MANAGER, lease_ports
-from carla_bridge.processes import ManagedProcess
 from wamdiff2_core.journal import replace_file
+from wamdiff2_core.processes import ManagedProcess
 
 RESULTS_NAME, LOG_NAME, PROCESSES_NAME = "results.json", "evaluator.log", "processes.json"
 SKIPPED = "Skipping scenario"

@@ -8,8 +8,9 @@ from types import TracebackType
 
 from carla_bridge.client.versions import embedded_dialect
 from carla_bridge.leases import lease_ports
-from carla_bridge.processes import ManagedProcess, wait_for_port
+from carla_bridge.ports import wait_for_port
 from wamdiff2_core.errors import ExitCode, InfrastructureError, UserError
+from wamdiff2_core.processes import ManagedProcess
 
 START_S = 90.0
 Address = tuple[str, int]

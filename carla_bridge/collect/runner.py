@@ -20,12 +20,12 @@ from carla_bridge.client.server_watch import no_fault
 from carla_bridge.collect.episode import Driven, Wishes, World, drive
 from carla_bridge.collect.fleet import UnsteadyError
 from carla_bridge.collect.schedule import EPISODES_PER_BLOCK, Block, Schedule
-from carla_bridge.processes import end_with_parent
 from carla_bridge.routes.navigation import RoutePlan
 from carla_bridge.routes.route_file import RouteSpec, load_routes
 from carla_bridge.routes.route_planner import RoutePlanner
 from wamdiff2_core.errors import InfrastructureError, UserError
 from wamdiff2_core.frames import pose_from_carla
+from wamdiff2_core.processes import end_with_parent
 
 LOG = logging.getLogger(__name__)
 TRIES = 4

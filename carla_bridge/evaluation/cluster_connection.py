@@ -11,8 +11,9 @@ import threading
 import ray
 
 from carla_bridge.client.server_process import parse_address
-from carla_bridge.processes import child_environment, wait_for_port
+from carla_bridge.ports import wait_for_port
 from wamdiff2_core.errors import InfrastructureError
+from wamdiff2_core.processes import child_environment
 
 OPEN_S, ANSWER_S = 5.0, 40.0  # until the head's port is open, and until what listens there has answered as Ray
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from carla_bridge.evaluation.attempts import Job, Task
 from carla_bridge.evaluation.pool import LocalPool
-from carla_bridge.processes import child_environment
+from wamdiff2_core.processes import child_environment
 
 CHECK_LIMIT_S = 180.0  # a large checkpoint is read whole
 BEAT_S = 0.5

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Protocol
 
 from carla_bridge.evaluation.attempts import PROGRESS_NAME, WORKER_LOG, Attempt, Job, Kind, Task, read_attempt
-from carla_bridge.processes import ManagedProcess
+from wamdiff2_core.processes import ManagedProcess
 
 START_LIMIT_S, TICK_LIMIT_S = 360.0, 120.0  # until the first tick: server and planner start; then between ticks
 STOP_PATIENCE_S = 5.0

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wamdiff2_core.frames import wrap_angle
+
 if TYPE_CHECKING:
     import carla
 
@@ -250,8 +252,7 @@ class LaneGraph:
 
 
 def _turn_rad(first: Lane, last: Lane) -> float:
-    change = last.heading_rad(at_end=True) - first.heading_rad(at_end=False)
-    return float((change + np.pi) % (2 * np.pi) - np.pi)
+    return wrap_angle(last.heading_rad(at_end=True) - first.heading_rad(at_end=False))
 
 
 def _key(waypoint: carla.Waypoint) -> LaneKey:

@@ -37,9 +37,9 @@ def server(
     host: Annotated[str, typer.Option(help="IPv4 address to bind; 127.0.0.1 keeps it on this machine.")] = "127.0.0.1",
 ) -> None:
     """Serve the embedded world to CARLA clients until Ctrl-C or SIGTERM."""
-    from carla_bridge.processes import end_with_parent
     from carla_bridge.server.app import DEFAULT_TOWN, EmbeddedServer, ServerConfig
     from carla_bridge.server.protocol.worker import working
+    from wamdiff2_core.processes import end_with_parent
 
     if town is not None and map_file is not None:
         raise UserError("--map", "either --map or --town", f"--map {map_file} --town {town}")

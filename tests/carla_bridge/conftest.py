@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from carla_bridge.processes import ManagedProcess
     from carla_bridge.server.rendering.renderer import Renderer
     from carla_bridge.server.town.town import Town
+    from wamdiff2_core.processes import ManagedProcess
     from wamdiff2_core.types import Pose2D
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,7 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 def server_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """RPC port of an embedded server with the default town, in a process of its own, shared by the whole session."""
     pytest.importorskip("carla", reason="needs the carla client library")
-    from carla_bridge.processes import ManagedProcess, free_ports, wait_for_port
+    from carla_bridge.ports import free_ports, wait_for_port
+    from wamdiff2_core.processes import ManagedProcess
 
     port = free_ports(2)
     log = tmp_path_factory.mktemp("server") / "server.log"
@@ -53,7 +54,7 @@ def straight_planner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     from carla_bridge.agents.choice import AgentChoice
     from carla_bridge.agents.ros_planner import planner_command
     from carla_bridge.drive.run_setup import choose_ros_domain
-    from carla_bridge.processes import ManagedProcess, child_environment
+    from wamdiff2_core.processes import ManagedProcess, child_environment
 
     monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
     monkeypatch.setenv("ROS_DOMAIN_ID", "")  # so that whatever is chosen is undone

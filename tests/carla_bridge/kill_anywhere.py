@@ -19,8 +19,8 @@ from collections import Counter
 from pathlib import Path
 from xml.etree import ElementTree
 
-from carla_bridge.processes import child_environment
 from carla_bridge.routes import ROUTES_FOLDER
+from wamdiff2_core.processes import child_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAIN = ROUTES_FOLDER / "train.xml"

@@ -16,9 +16,9 @@ from carla_bridge.bench2drive.checkout import Checkout
 from carla_bridge.bench2drive.wrapped import is_meant
 from carla_bridge.leaderboard.record import EMBEDDED_WORLD
 from carla_bridge.leaderboard.results import LeaderboardResults
-from carla_bridge.processes import child_environment
 from tests.carla_bridge.test_bench2drive_run import checkout, config  # noqa: F401 - a fixture
 from wamdiff2_core.cli.main import main
+from wamdiff2_core.processes import child_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 STUBS = {  # what the evaluator imports, as far as the probe looks

@@ -18,7 +18,7 @@ carla = pytest.importorskip("carla", reason="needs the carla client library")
 
 from carla_bridge.agents.route_follower import RouteFollower  # noqa: E402
 from carla_bridge.client.client import CameraMount, Simulation  # noqa: E402
-from carla_bridge.processes import ManagedProcess, free_ports, wait_for_port  # noqa: E402
+from carla_bridge.ports import free_ports, wait_for_port  # noqa: E402
 from carla_bridge.routes.navigation import Navigator  # noqa: E402
 from carla_bridge.routes.route_file import load_routes  # noqa: E402
 from carla_bridge.routes.route_planner import RoutePlanner  # noqa: E402
@@ -27,6 +27,7 @@ from carla_bridge.scenarios.stage import Stage  # noqa: E402
 from wamdiff2_core.config import CameraSpec, TargetRule  # noqa: E402
 from wamdiff2_core.control.controller import Controller, PlanInMap  # noqa: E402
 from wamdiff2_core.errors import InfrastructureError, UserError  # noqa: E402
+from wamdiff2_core.processes import ManagedProcess  # noqa: E402
 from wamdiff2_core.types import Plan, Pose2D, VehicleCommand  # noqa: E402
 
 pytestmark = pytest.mark.carla

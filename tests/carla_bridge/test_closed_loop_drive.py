@@ -21,11 +21,11 @@ pytest.importorskip("carla", reason="needs the carla client library")
 from carla_bridge.agents.choice import AgentChoice
 from carla_bridge.agents.ros_planner import planner_command
 from carla_bridge.leaderboard.verdict import Outcome
-from carla_bridge.processes import ManagedProcess, child_environment
 from carla_bridge.recording.results import DriveResults, read_plans, read_ticks
 from tests.carla_bridge.test_closed_loop_processes import gone
 from wamdiff2_core.cli.main import main
 from wamdiff2_core.errors import UserError
+from wamdiff2_core.processes import ManagedProcess, child_environment
 
 pytestmark = [pytest.mark.ros, pytest.mark.carla, pytest.mark.slow]
 

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from carla_bridge.drive.run_setup import prepare_folder
-from carla_bridge.processes import ManagedProcess, child_environment, free_ports, wait_for_port
+from carla_bridge.ports import free_ports, wait_for_port
 from wamdiff2_core.errors import InfrastructureError, UserError
+from wamdiff2_core.processes import ManagedProcess, child_environment
 
 STUBBORN = """
 import os, signal, subprocess, sys, time
@@ -64,7 +65,7 @@ def test_child_dies_when_its_parent_is_killed_with_sigkill(tmp_path):
     parent = subprocess.Popen([sys.executable, "-c", f"""
 import sys, time
 from pathlib import Path
-from carla_bridge.processes import ManagedProcess
+from wamdiff2_core.processes import ManagedProcess
 child = ManagedProcess("c", [sys.executable, "-c", "import time; time.sleep(60)"], Path({str(tmp_path / "log")!r}))
 print(child.pid, flush=True)
 time.sleep(60)

@@ -27,12 +27,12 @@ from carla_bridge.evaluation.attempts import Job, Task
 from carla_bridge.evaluation.cluster_node import Inputs, pack, scratch_folder, unpack
 from carla_bridge.evaluation.installation import PACKAGES, Installation
 from carla_bridge.evaluation.request import Evaluation
-from carla_bridge.processes import child_environment
 from carla_bridge.routes import ROUTES_FOLDER
 from carla_bridge.routes.route_file import load_routes
 from tests.carla_bridge import kill_anywhere
 from wamdiff2_core.cli.main import main
 from wamdiff2_core.errors import ExitCode, InfrastructureError, UserError
+from wamdiff2_core.processes import child_environment
 
 pytestmark = pytest.mark.carla
 ROOT = Path(__file__).resolve().parents[2]

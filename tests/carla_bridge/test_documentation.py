@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from carla_bridge.processes import child_environment, free_ports
+from carla_bridge.ports import free_ports
 from wamdiff2_core.cli.main import ENTRY_POINT_GROUP, as_command
+from wamdiff2_core.processes import child_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").glob("*.md") if path.name != "LOG.md")]

@@ -28,7 +28,6 @@ from carla_bridge.leaderboard.record import RouteRecord, RouteStatus
 from carla_bridge.leaderboard.results import LeaderboardResults
 from carla_bridge.leaderboard.verdict import Outcome
 from carla_bridge.leases import Lease, lease_ports
-from carla_bridge.processes import child_environment
 from carla_bridge.recording.results import DriveResults
 from carla_bridge.report import write_report
 from carla_bridge.routes.route_file import load_routes
@@ -36,6 +35,7 @@ from tests.carla_bridge import kill_anywhere
 from tests.carla_bridge.run_doubles import write_route
 from tests.carla_bridge.test_closed_loop_results import ROUTE
 from wamdiff2_core.errors import ExitCode, InfrastructureError, UserError
+from wamdiff2_core.processes import child_environment
 
 pytestmark = pytest.mark.carla
 

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from carla_bridge.agent_server.server import AgentServer
-from carla_bridge.processes import ManagedProcess, free_ports, wait_for_port
+from carla_bridge.ports import free_ports, wait_for_port
 from wamdiff2_core.planner import RandomPlanner
+from wamdiff2_core.processes import ManagedProcess
 from wamdiff2_core.types import Observation, Plan
 
 pytest.importorskip("carla", reason="needs the carla client library")

@@ -18,9 +18,10 @@ import pytest
 pytest.importorskip("carla", reason="needs the carla client library")
 
 from carla_bridge.leaderboard.verdict import Outcome
-from carla_bridge.processes import ManagedProcess, child_environment, free_ports, wait_for_port
+from carla_bridge.ports import free_ports, wait_for_port
 from carla_bridge.recording.results import DriveResults, read_plans, read_ticks
 from wamdiff2_core.cli.main import main
+from wamdiff2_core.processes import ManagedProcess, child_environment
 
 pytestmark = [pytest.mark.carla, pytest.mark.slow, pytest.mark.timeout(240)]
 HERE = Path(__file__).parent

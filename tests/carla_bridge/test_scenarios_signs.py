@@ -12,11 +12,12 @@ import pytest
 carla = pytest.importorskip("carla", reason="needs the carla client library")
 
 from carla_bridge.client.surroundings import LightState  # noqa: E402
-from carla_bridge.processes import ManagedProcess, free_ports, wait_for_port  # noqa: E402
+from carla_bridge.ports import free_ports, wait_for_port  # noqa: E402
 from carla_bridge.routes import ROUTES_FOLDER  # noqa: E402
 from carla_bridge.routes.route_file import load_routes  # noqa: E402
 from carla_bridge.scenarios.places import Junction, Place  # noqa: E402
 from tests.carla_bridge.scenario_drive import Drive, Rails  # noqa: E402
+from wamdiff2_core.processes import ManagedProcess  # noqa: E402
 
 pytestmark = pytest.mark.carla
 FILE = ROUTES_FOLDER / "embedded-20.xml"

@@ -17,9 +17,10 @@ import carla
 from carla_bridge.client import server_process, versions
 from carla_bridge.client.server_process import ServerProcess
 from carla_bridge.client.versions import check_versions, embedded_dialect
-from carla_bridge.processes import ManagedProcess, child_environment, free_ports, wait_for_port
+from carla_bridge.ports import free_ports, wait_for_port
 from carla_bridge.server.protocol.dialect import DIALECTS
 from wamdiff2_core.errors import UserError
+from wamdiff2_core.processes import ManagedProcess, child_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 

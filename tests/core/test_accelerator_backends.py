@@ -180,7 +180,7 @@ def test_forwards_that_somebody_counts_run_one_by_one(kind):
         seen.append((ids.shape[1], offset, commit))
         return forward(ids, offset, commit, wanted)
 
-    two.own.blocks.forward = counted
+    two.own.blocks.forward, two.own.blocks.stepwise = counted, True
     same(two, [random_inputs(1, 9)], DecodeConfig(4, 2, "low_confidence_static", max_new_tokens=8))
     assert seen == [(4, 0, 0), (4, 0, 0), (8, 0, 4), (4, 4, 0)]
 

@@ -19,7 +19,7 @@ from wamdiff2_core.chat import ModelInputs
 from wamdiff2_core.config import DecodeConfig
 from wamdiff2_core.decode import Generator
 from wamdiff2_core.errors import UserError
-from wamdiff2_core.model.backends import BACKENDS, choose_backend, native
+from wamdiff2_core.model.backends import BACKENDS, choose_backend, native, packed
 from wamdiff2_core.model.backends.cpu import CpuBackend, has_bfloat16
 from wamdiff2_core.model.block_model import BlockModel
 from wamdiff2_core.model.checkpoint import load_checkpoint
@@ -167,7 +167,9 @@ def test_a_backend_that_is_not_there_is_refused_with_what_to_do():
     assert choose_backend("auto", "cpu") == "cpu"
     assert choose_backend("auto", "meta") == "eager"
     assert choose_backend("eager", "cuda:1") == "eager"
-    for name, device, words in (("cup", "cpu", "did you mean 'cpu'"), ("cpu", "cuda:0", "--backend auto")):
+    for name, device, words in (
+        ("cup", "cpu", "did you mean 'cpu'"), ("cpu", "cuda:0", "auto, eager, cuda, cuda-flashinfer, got cpu"),
+    ):
         with pytest.raises(UserError, match=words):
             choose_backend(name, device)
 
@@ -182,6 +184,37 @@ def test_without_a_compiler_the_kernels_are_done_without_and_the_log_says_so(mon
         assert "slower" in caplog.text
     finally:
         native.kernels.cache_clear()
+
+
+def heads(model, monkeypatch) -> list:
+    """Every head that there is here, in pieces much smaller than the vocabulary."""
+    monkeypatch.setattr(packed, "HEAD_CHUNK", 100)
+    found = [packed.PackedHead(model.lm_head, torch.float32)]
+    library = native.kernels()
+    return found if library is None else [*found, native.NativeHead(model.lm_head, library)]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_lowest_of_equally_probable_tokens_wins_wherever_the_vocabulary_is_cut(threads, monkeypatch):
+    model = tiny_model(3, vocab_size=2200)
+    rows = torch.randn(5, model.lm_head.weight.shape[1], generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        # token 1 would be the best of all, and is ruled out; 37, 1100 and 2190 are equal in every row
+        model.lm_head.weight[1] = 9 * rows[0]
+        model.lm_head.weight[[37, 1100, 2190]] = 5 * rows[0]
+        logits = rows @ model.lm_head.weight.T
+        logits[:, 1] = -torch.inf
+        expected, likely = logits.argmax(-1), logits.softmax(-1).max(-1).values
+        assert expected[0] == 37
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        try:
+            for head in heads(model, monkeypatch):
+                tokens, probabilities = head.pick(rows, 1)
+                assert tokens.tolist() == expected.tolist()
+                torch.testing.assert_close(probabilities, likely)
+        finally:
+            torch.set_num_threads(before)
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")

@@ -72,3 +72,8 @@ def test_half_frozen_vision_is_refused() -> None:
 
     with pytest.raises(UserError, match="both 0"):
         parse(OptimizerConfig, {"vision_lr": 0}, "test")
+
+
+def test_images_are_not_kept_while_vision_learns(picture_set: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="kept_images"):
+        stage(tmp_path / "out", picture_set, run={"kept_images": 1})

@@ -22,10 +22,8 @@ from wamdiff2_core.frames import flip_y
 from wamdiff2_core.model.checkpoint import Checkpoint
 from wamdiff2_core.planner import CheckpointPlanner
 from wamdiff2_core.tasks.planning import (
-    BENCH2DRIVE,
-    NAVSIM_PAPER,
-    NAVSIM_UPSTREAM,
     NAVSIM_WORDS,
+    TEMPLATES,
     parse_waypoints,
     planning_prompt,
 )
@@ -34,7 +32,6 @@ from wamdiff2_core.types import CameraFrame, EgoState, NavCommand, Navigation, O
 
 NONE = "none"
 NEAR_M = 1.0
-_TEMPLATES = {"bench2drive": BENCH2DRIVE, "navsim_paper": NAVSIM_PAPER, "navsim_upstream": NAVSIM_UPSTREAM}
 _WORD_FIELDS, _WORDS, _NUMBER = ("command", "navigation"), "[a-z ]+", r"-?[0-9]+(?:\.[0-9]+)?"
 _RESAMPLES = 2000
 
@@ -106,7 +103,7 @@ def read_question(prompt: str, task: PlanningTask) -> tuple[EgoState, Navigation
     """
     words = NAVSIM_WORDS if task.prompt != "bench2drive" else {command: command.value for command in NavCommand}
     commands = {word: command for command, word in reversed(words.items())}
-    pieces = re.split(r"\{(\w+)\}", _TEMPLATES[task.prompt])
+    pieces = re.split(r"\{(\w+)\}", TEMPLATES[task.prompt])
     pattern = "".join(
         f"(?P<{piece}>{_WORDS if piece in _WORD_FIELDS else _NUMBER})" if index % 2 else re.escape(piece)
         for index, piece in enumerate(pieces)
@@ -139,7 +136,7 @@ def read_cases(data: Path, count: int, task: PlanningTask, rig: Sequence[CameraS
     Raises:
         UserError: the file cannot be read, has no planning sample, or one whose answer is not of the task.
     """
-    opening = _TEMPLATES[task.prompt].partition("{")[0]
+    opening = TEMPLATES[task.prompt].partition("{")[0]
     samples = [sample for sample in read_dataset(data) if sample.prompt.startswith(opening)]
     if not samples:
         raise UserError("data", f"samples with the checkpoint's planning question ({task.prompt})", f"{data} (none)")

@@ -129,9 +129,11 @@ def counted_blocks(blocks: BlockModel) -> Iterator[list[Forward]]:
 
     own = {"prefill": counted_prefill, "forward": counted_forward, "pick": counted_pick, "logits": counted_logits}
     vars(blocks).update(own)
+    before, blocks.stepwise = blocks.stepwise, True
     try:
         yield seen
     finally:
+        blocks.stepwise = before
         for name in own:
             del vars(blocks)[name]
 

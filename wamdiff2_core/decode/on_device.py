@@ -179,10 +179,8 @@ class Watch:
 def decodes_on_device(model: BlockModel, config: DecodeConfig, grammars: object) -> bool:
     """Whether `decode_on_device` serves such a request."""
     plain = grammars is None and config.temperature == 0 and not config.deadline_ms and config.warm_start == "off"
-    watched = "forward" in vars(model)  # who counts forwards puts a method of his own there, and wants to see each
-    return (
-        isinstance(model.backend, GraphedBackend) and plain and config.strategy != "autoregressive" and not watched
-    )
+    blocks = config.strategy != "autoregressive" and not model.stepwise
+    return isinstance(model.backend, GraphedBackend) and plain and blocks
 
 
 def decode_on_device(

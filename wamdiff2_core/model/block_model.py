@@ -27,6 +27,7 @@ class BlockModel:
     Attributes:
         model: the stock model.
         backend: what runs it.
+        stepwise: whether all steps go through `forward`, also where a device could decode whole answers by itself.
         prompt_columns: columns that hold prompts; an answer token with offset j has column `prompt_columns + j`.
     """
 
@@ -46,6 +47,7 @@ class BlockModel:
         self.model: Any = model
         self.backend = make_backend(backend, model) if isinstance(backend, str) else backend
         self._encode_images = ImageMemory(self.backend.encode_images, reused_images)
+        self.stepwise = False
         self.prompt_columns = 0
 
     @property

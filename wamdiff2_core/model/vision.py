@@ -147,7 +147,7 @@ class ImageMemory:
     def __call__(
         self, pixel_values: Tensor, image_grid_thw: Tensor, device: torch.device
     ) -> tuple[Tensor, list[Tensor]]:
-        """See `VisionEncoder.__call__`; the pixels are on the host, the features on `device`."""
+        """See `VisionEncoder.__call__`; features are on `device`, and pixels best on the host, which compares them."""
         if not self._capacity:
             return self._encode(pixel_values.to(device), image_grid_thw)
         grids = [tuple(int(side) for side in grid) for grid in image_grid_thw.tolist()]
@@ -184,4 +184,4 @@ class ImageMemory:
 
 def _fingerprint(image: Tensor) -> bytes:
     """256 bits of the pixels' SHA-256."""
-    return hashlib.sha256(image.contiguous().view(torch.uint8).numpy().data).digest()
+    return hashlib.sha256(image.cpu().contiguous().view(torch.uint8).numpy().data).digest()

@@ -43,6 +43,8 @@ NAVSIM_UPSTREAM = (
     "next 4 seconds with 8 new waypoints."
 )
 
+TEMPLATES = {"bench2drive": BENCH2DRIVE, "navsim_paper": NAVSIM_PAPER, "navsim_upstream": NAVSIM_UPSTREAM}
+
 NAVSIM_WORDS = {
     NavCommand.LEFT: "left",
     NavCommand.CHANGE_LEFT: "left",
@@ -78,12 +80,11 @@ def planning_prompt(observation: Observation, task: PlanningTask) -> str:
             raise UserError("navigation.command", "a command", "none", "this prompt has no word for an unknown one")
         x1, y1, x2, y2 = text(*oriented(navigation.targets_m).ravel())
         (speed,) = text(ego.speed_mps)
-        return BENCH2DRIVE.format(x1=x1, y1=y1, x2=x2, y2=y2, command=navigation.command.value, speed=speed)
-    template = NAVSIM_PAPER if task.prompt == "navsim_paper" else NAVSIM_UPSTREAM
+        return TEMPLATES[task.prompt].format(x1=x1, y1=y1, x2=x2, y2=y2, command=navigation.command.value, speed=speed)
     px, py = text(0.0, 0.0)  # the ego is the origin of its own frame
     vx, vy = text(*oriented(ego.velocity_mps))
     ax, ay = text(*oriented(ego.acceleration_mps2))
-    return template.format(
+    return TEMPLATES[task.prompt].format(
         navigation=NAVSIM_WORDS[navigation.command], px=px, py=py, vx=vx, vy=vy, ax=ax, ay=ay
     )
 

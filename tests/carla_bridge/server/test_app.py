@@ -15,7 +15,7 @@ import msgpack
 import numpy as np
 import pytest
 
-from carla_bridge.processes import free_ports
+from carla_bridge.ports import free_ports
 from carla_bridge.server.app import EmbeddedServer, ServerConfig
 from carla_bridge.server.protocol.doorkeeper import MAX_CONNECTIONS
 from wamdiff2_core.errors import InfrastructureError, UserError

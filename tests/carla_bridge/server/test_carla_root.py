@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from carla_bridge.processes import child_environment, free_ports
+from carla_bridge.ports import free_ports
+from wamdiff2_core.processes import child_environment
 
 pytest.importorskip("carla", reason="needs the carla client library")
 pytestmark = pytest.mark.carla

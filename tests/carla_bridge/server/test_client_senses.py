@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from carla_bridge.processes import child_environment
+from wamdiff2_core.processes import child_environment
 
 pytest.importorskip("carla", reason="needs the carla client library")
 pytestmark = [pytest.mark.carla, pytest.mark.timeout(180)]

@@ -20,9 +20,10 @@ from typing import Any
 import msgpack
 import pytest
 
-from carla_bridge.processes import child_environment, free_ports
+from carla_bridge.ports import free_ports
 from carla_bridge.server.sensors.payloads import GeoReference
 from tests.carla_bridge.server.whole_api_check import check_whole_api
+from wamdiff2_core.processes import child_environment
 
 pytest.importorskip("carla", reason="needs the carla client library")
 pytestmark = [pytest.mark.carla, pytest.mark.timeout(180)]

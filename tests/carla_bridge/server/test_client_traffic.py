@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from carla_bridge.processes import ManagedProcess, child_environment, free_ports, wait_for_port
+from carla_bridge.ports import free_ports, wait_for_port
+from wamdiff2_core.processes import ManagedProcess, child_environment
 
 pytest.importorskip("carla", reason="needs the carla client library")
 pytestmark = [pytest.mark.carla, pytest.mark.timeout(120)]

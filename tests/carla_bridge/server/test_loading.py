@@ -16,10 +16,11 @@ import msgpack
 import numpy as np
 import pytest
 
-from carla_bridge.processes import ManagedProcess, free_ports, wait_for_port
+from carla_bridge.ports import free_ports, wait_for_port
 from carla_bridge.server.app import EmbeddedServer, ServerConfig
 from carla_bridge.server.town.town_shelf import TownShelf
 from wamdiff2_core.errors import UserError
+from wamdiff2_core.processes import ManagedProcess
 
 CAMERA = [0, "sensor.camera.rgb", [["image_size_x", 2, "16"], ["image_size_y", 2, "8"]]]
 POSE = [[0.0, 0.0, 2.0], [0.0, 0.0, 0.0]]

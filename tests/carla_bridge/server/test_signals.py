@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from carla_bridge.processes import ManagedProcess, child_environment, free_ports, wait_for_port
+from carla_bridge.ports import free_ports, wait_for_port
 from carla_bridge.server.actors.signals import SignalControl, TrafficLight
 from carla_bridge.server.geometry.poses import Pose
 from carla_bridge.server.geometry.scene import LampColor, SignalKind
@@ -21,6 +21,7 @@ from carla_bridge.server.protocol.rpc import answer
 from carla_bridge.server.protocol.wire import TrafficLightState
 from carla_bridge.server.town.road_signals import LaneStop, Post, SignalSpec
 from carla_bridge.server.world import place_signals
+from wamdiff2_core.processes import ManagedProcess, child_environment
 
 SCRIPTS = Path(__file__).parent / "client_scripts"
 GREEN, YELLOW, RED = TrafficLightState.GREEN, TrafficLightState.YELLOW, TrafficLightState.RED

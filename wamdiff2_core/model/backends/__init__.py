@@ -42,8 +42,9 @@ def choose_backend(name: str, device: str | torch.device) -> str:
     check_backend(name)
     where = _BACKENDS[name][0]
     if where not in (None, kind):
-        raise UserError("backend", f"one that runs on {kind}: auto, eager", name,
-                        f"choose --backend auto, or run on a {where} device")
+        fitting = ", ".join([AUTO, *(other for other, (runs_on, *_) in _BACKENDS.items() if runs_on in (None, kind))])
+        raise UserError("backend", f"one that runs on {kind}: {fitting}", name,
+                        f"choose one of these, or run on a {where} device")
     return name
 
 

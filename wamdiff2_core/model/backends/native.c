@@ -90,7 +90,7 @@ INLINE void product(const int mr, const int half, const float *const *x, int64_t
     for (int64_t i = 0; i < k; i++) {
         vf w0 = half ? widen(narrow + i * NR) : load(full + i * NR);
         vf w1 = half ? widen(narrow + i * NR + VL) : load(full + i * NR + VL);
-        // the panel after this one, while this one is multiplied: a tenth to a fifth quicker with few rows
+        // the panel after this one, while this one is multiplied
         __builtin_prefetch(half ? (const void *)(narrow + (k + i) * NR) : (const void *)(full + (k + i) * NR), 0, 3);
 #pragma GCC unroll 12
         for (int r = 0; r < mr; r++) {

@@ -1,4 +1,4 @@
-"""Ports of the bridge's servers, and its child processes, which are those of `wamdiff2_core.processes`."""
+"""Free ports for servers, and waiting until one listens."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ import time
 from collections.abc import Callable
 
 from wamdiff2_core.errors import InfrastructureError
-from wamdiff2_core.processes import ManagedProcess, child_environment, end_with_parent
-
-__all__ = ["ManagedProcess", "child_environment", "end_with_parent", "free_ports", "wait_for_port"]
 
 
 def free_ports(count: int, *, tries: int = 200) -> int:
