@@ -49,14 +49,34 @@ def flip_y(points_m: np.ndarray) -> np.ndarray:
     return flipped
 
 
+def xy_from_carla(x_m: float, y_m: float) -> np.ndarray:
+    """(2,) point or vector in REP-103 axes from the first two components of CARLA's."""
+    return np.array([float(x_m), 0.0 - float(y_m)])
+
+
+def xy_to_carla(x_m: float, y_m: float) -> tuple[float, float]:
+    """The first two components in CARLA's axes of a point or vector given in REP-103 axes."""
+    return float(x_m), 0.0 - float(y_m)
+
+
+def yaw_from_carla(yaw_deg: float) -> float:
+    """Yaw in radians, counter-clockwise and not wrapped, from CARLA's clockwise degrees."""
+    return float(-np.deg2rad(yaw_deg))
+
+
+def yaw_to_carla(yaw_rad: float) -> float:
+    """CARLA's clockwise degrees, not wrapped, from a yaw in radians, counter-clockwise."""
+    return float(-np.rad2deg(yaw_rad))
+
+
 def pose_from_carla(x_m: float, y_m: float, yaw_deg: float) -> Pose2D:
     """REP-103 pose from CARLA's left-handed location and clockwise yaw in degrees."""
-    return Pose2D(float(x_m), 0.0 - float(y_m), wrap_angle(-np.deg2rad(yaw_deg)))
+    return Pose2D(float(x_m), 0.0 - float(y_m), wrap_angle(yaw_from_carla(yaw_deg)))
 
 
 def pose_to_carla(pose: Pose2D) -> tuple[float, float, float]:
     """CARLA `(x_m, y_m, yaw_deg)` from a REP-103 pose."""
-    return pose.x_m, 0.0 - pose.y_m, float(-np.rad2deg(pose.yaw_rad))
+    return pose.x_m, 0.0 - pose.y_m, yaw_to_carla(pose.yaw_rad)
 
 
 def yaw_rate_from_carla(degps: float) -> float:
@@ -75,6 +95,11 @@ def rotation_to_carla(roll_deg: float, pitch_deg: float, yaw_deg: float) -> tupl
     Mirroring y turns the senses of pitch and yaw about; roll keeps its own: the right side goes down in both.
     """
     return 0.0 - pitch_deg, 0.0 - yaw_deg, roll_deg
+
+
+def steer_to_carla(left_share: float) -> float:
+    """CARLA's steering, right positive, from a share of the full lock, left positive."""
+    return 0.0 - left_share
 
 
 def angular_velocity_from_carla(xyz_radps: np.ndarray) -> np.ndarray:

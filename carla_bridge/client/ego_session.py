@@ -20,7 +20,7 @@ from carla_bridge.client.vehicle_control import PedalMap, to_pedals
 from carla_bridge.client.versions import check_versions
 from wamdiff2_core.config import CameraSpec
 from wamdiff2_core.errors import InfrastructureError
-from wamdiff2_core.frames import flip_y, rotation_to_carla
+from wamdiff2_core.frames import rotation_to_carla, xy_to_carla
 from wamdiff2_core.types import VehicleCommand
 
 LOG = logging.getLogger(__name__)
@@ -182,14 +182,17 @@ class EgoSession:
 
     def _camera(self, spec: CameraSpec, period_s: float) -> tuple[Any, Any]:
         """Description and place on the vehicle of a camera; a period of 0 is every tick."""
-        pitch, yaw, roll = rotation_to_carla(spec.roll_deg, spec.pitch_deg, spec.yaw_deg)
-        x, y, z = flip_y(np.array([spec.x_m, spec.y_m, spec.z_m]))
         description = self._sensor("sensor.camera.rgb", {
             "image_size_x": str(spec.width_px), "image_size_y": str(spec.height_px), "fov": str(spec.hfov_deg),
             "sensor_tick": str(period_s),
         })
-        place = carla.Transform(carla.Location(float(x), float(y), float(z)), carla.Rotation(pitch, yaw, roll))
-        return description, place
+        return description, camera_place(spec)
+
+
+def camera_place(spec: CameraSpec) -> carla.Transform:
+    """Where a camera of the rig sits on its vehicle."""
+    place = carla.Location(*xy_to_carla(spec.x_m, spec.y_m), spec.z_m)
+    return carla.Transform(place, carla.Rotation(*rotation_to_carla(spec.roll_deg, spec.pitch_deg, spec.yaw_deg)))
 
 
 def short_name(map_name: str) -> str:

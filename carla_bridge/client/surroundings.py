@@ -16,7 +16,7 @@ import carla
 import numpy as np
 
 from wamdiff2_core.errors import InfrastructureError
-from wamdiff2_core.frames import flip_y, pose_from_carla, transform_points, yaw_rate_from_carla
+from wamdiff2_core.frames import pose_from_carla, transform_points, xy_from_carla, yaw_rate_from_carla
 from wamdiff2_core.types import Pose2D
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ class SurroundingsReader:
             elif kind.startswith(LISTED):
                 box = actor.bounding_box
                 extent = (box.extent.x, box.extent.y, box.extent.z)
-                centre = flip_y(np.array([box.location.x, box.location.y]))
+                centre = xy_from_carla(box.location.x, box.location.y)
                 self._fixed[actor.id] = _Fixed(kind, actor.attributes.get("role_name", ""), extent, centre)
             else:
                 self._other.add(actor.id)
@@ -243,7 +243,7 @@ class SurroundingsReader:
         area = transform.transform(actor.trigger_volume.location)
         return TrafficLight(
             id=actor.id, state=LightState.UNKNOWN, pose=_pose(transform), z_m=transform.location.z,
-            area_m=np.array([area.x, -area.y]), stop_lines=tuple(self._stop_lines(actor, transform, area)),
+            area_m=xy_from_carla(area.x, area.y), stop_lines=tuple(self._stop_lines(actor, transform, area)),
         )
 
     def _stop_lines(
@@ -292,7 +292,7 @@ def _actor(key: int, snapshot: carla.ActorSnapshot, fixed: _Fixed) -> Actor:
     transform, velocity = snapshot.get_transform(), snapshot.get_velocity()
     return Actor(
         id=key, type_id=fixed.type_id, role_name=fixed.role_name, pose=_pose(transform), z_m=transform.location.z,
-        velocity_mps=np.array([velocity.x, -velocity.y]),
+        velocity_mps=xy_from_carla(velocity.x, velocity.y),
         yaw_rate_radps=yaw_rate_from_carla(snapshot.get_angular_velocity().z),
         extent_m=fixed.extent_m, box_centre_m=fixed.box_centre_m,
     )

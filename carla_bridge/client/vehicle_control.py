@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from wamdiff2_core.frames import steer_to_carla
 from wamdiff2_core.types import VehicleCommand
 
 HOLD = VehicleCommand(0.0, -3.0)  # of a vehicle that nobody drives yet
@@ -42,7 +43,7 @@ class PedalMap:
 def to_pedals(command: VehicleCommand, pedal_map: PedalMap) -> Pedals:
     """The pedals that answer a command: never both at once, and the brake from zero acceleration demand downwards only
     as far as coasting does not do it."""
-    steer = max(-1.0, min(1.0, 0.0 - command.steer_rad / pedal_map.max_steer_rad))
+    steer = max(-1.0, min(1.0, steer_to_carla(command.steer_rad / pedal_map.max_steer_rad)))
     push = command.accel_mps2 + pedal_map.rolling_mps2
     if push >= 0:
         return Pedals(min(1.0, push / pedal_map.full_throttle_mps2), steer, 0.0)

@@ -16,12 +16,12 @@ import carla
 import numpy as np
 
 from carla_bridge.client.surroundings import LISTED, StopSign, Surroundings, TrafficLight
+from wamdiff2_core.frames import flip_y, xy_from_carla
 from wamdiff2_core.types import Pose2D
 
 REACH_M = 90.0  # of the camera; the smallest thing that can be told in the picture is nearer
 SIGN_HEIGHT_M, SIGN_HALF_M = 2.3, (0.06, 0.42, 0.42)
 HEDGE_M = 1.6  # vegetation lower than this is a hedge, and solid; boxes of trees say little of what they hide
-_MIRROR = np.array([1.0, -1.0, 1.0])
 _PROPS = {"cone": "traffic cone", "warning": "warning sign", "barrier": "barrier"}
 _VEHICLES = {"truck": "truck", "bus": "bus", "motorcycle": "motorcycle", "bicycle": "bicycle"}
 
@@ -121,12 +121,12 @@ class BoxReader:
             if item is None:
                 continue
             transform = item.get_transform()
-            here = np.array([transform.location.x, -transform.location.y])
+            here = xy_from_carla(transform.location.x, transform.location.y)
             if not _near(here, near_m):
                 continue
             things.append(Thing(actor_id, label))
             matrix = np.array(transform.get_matrix())
-            rows.append(((matrix[:3, :3] @ middle + matrix[:3, 3]) * _MIRROR, matrix[:3, :3].T * _MIRROR, half))
+            rows.append((flip_y(matrix[:3, :3] @ middle + matrix[:3, 3]), flip_y(matrix[:3, :3].T), half))
         for light in around.lights:
             if _near(light.area_m, near_m):
                 for row in self._heads_of(light):
@@ -182,7 +182,7 @@ def _vector(v: Any) -> np.ndarray:
 def _row(box: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Centre, axes and half sizes of a `carla.BoundingBox` of the world."""
     matrix = np.array(carla.Transform(box.location, box.rotation).get_matrix())[:3, :3]
-    return _vector(box.location) * _MIRROR, matrix.T * _MIRROR, _vector(box.extent)
+    return flip_y(_vector(box.location)), flip_y(matrix.T), _vector(box.extent)
 
 
 def _near(place_m: np.ndarray, near_m: np.ndarray) -> bool:

@@ -13,6 +13,7 @@ import carla
 import numpy as np
 
 from carla_bridge.client.client import EGO_BLUEPRINT, Simulation
+from carla_bridge.client.ego_session import camera_place
 from carla_bridge.client.measurements import Stream, camera_frame_from_carla, ego_state_from_carla
 from carla_bridge.client.surroundings import Surroundings
 from carla_bridge.client.vehicle_control import to_pedals
@@ -22,7 +23,7 @@ from carla_bridge.collect.sight import Camera
 from carla_bridge.nano import NANO_CAMERA
 from carla_bridge.routes.navigation import Manoeuvre, RoutePlan
 from wamdiff2_core.errors import InfrastructureError
-from wamdiff2_core.frames import compose, pose_to_carla
+from wamdiff2_core.frames import compose, flip_y, pose_to_carla, xy_to_carla
 from wamdiff2_core.types import EgoState, Pose2D, VehicleCommand
 
 CAMERA_EVERY_TICKS = 10
@@ -118,7 +119,7 @@ class Fleet:
         for name, value in (("image_size_x", spec.width_px), ("image_size_y", spec.height_px), ("fov", spec.hfov_deg),
                             ("sensor_tick", 0.05 * CAMERA_EVERY_TICKS)):
             blueprint.set_attribute(name, str(value))
-        place = carla.Transform(carla.Location(spec.x_m, -spec.y_m, spec.z_m))
+        place = camera_place(spec)
         for actor_id in self.ids:
             vehicle = self._world.get_actor(actor_id)
             camera = self._call(
@@ -185,12 +186,12 @@ class Fleet:
 
     def place(self, actor_id: int, pose: Pose2D, speed_mps: float) -> None:
         """Put a vehicle somewhere else, driving straight on."""
-        velocity = carla.Vector3D(speed_mps * math.cos(pose.yaw_rad), -speed_mps * math.sin(pose.yaw_rad), 0.0)
+        vx, vy = xy_to_carla(speed_mps * math.cos(pose.yaw_rad), speed_mps * math.sin(pose.yaw_rad))
         commands = carla.command
         self._batch += [
             commands.ApplyTransform(actor_id, self._transform(pose, 0.0)),
             commands.ApplyTargetAngularVelocity(actor_id, carla.Vector3D()),
-            commands.ApplyTargetVelocity(actor_id, velocity),
+            commands.ApplyTargetVelocity(actor_id, carla.Vector3D(vx, vy, 0.0)),
         ]
 
     def turn_camera(self, actor_id: int, aside: Aside | None) -> None:
@@ -203,9 +204,9 @@ class Fleet:
             away = carla.Transform(carla.Location(0.0, 0.0, spec.z_m), carla.Rotation(pitch=89.0))
             self._batch.append(carla.command.ApplyTransform(self._cameras[actor_id].id, away))
             return
-        pose = compose(aside.base_from_aside, Pose2D(spec.x_m, spec.y_m, 0.0))
-        x, y, yaw_deg = pose_to_carla(pose)
-        place = carla.Transform(carla.Location(x, y, spec.z_m), carla.Rotation(yaw=yaw_deg))
+        # The vehicle beside stands level: of the mount's angles only the yaw turns with it.
+        pose = compose(aside.base_from_aside, Pose2D(spec.x_m, spec.y_m, math.radians(spec.yaw_deg)))
+        place = camera_place(replace(spec, x_m=pose.x_m, y_m=pose.y_m, yaw_deg=math.degrees(pose.yaw_rad)))
         self._batch.append(carla.command.ApplyTransform(self._cameras[actor_id].id, place))
 
     def flush(self) -> None:
@@ -275,6 +276,5 @@ def rest_of(plan: RoutePlan, begin_m: float) -> RoutePlan:
 
 def _camera_of(image: Any) -> Camera:
     matrix = np.array(image.transform.get_matrix())
-    mirror = np.array([1.0, -1.0, 1.0])
     focal_px = image.width / 2 / math.tan(math.radians(image.fov) / 2)
-    return Camera(matrix[:3, 3] * mirror, matrix[:3, :3].T * mirror, image.width, image.height, focal_px)
+    return Camera(flip_y(matrix[:3, 3]), flip_y(matrix[:3, :3].T), image.width, image.height, focal_px)

@@ -12,15 +12,15 @@ from PIL import Image, ImageDraw
 
 from carla_bridge.collect.records import PLANNING, QA
 from carla_bridge.nano import NANO_CAMERA
+from carla_bridge.report.overlay import project
 from wamdiff2_core.conversations import read_rgb
 from wamdiff2_core.dataset import Sample, iter_dataset
 from wamdiff2_core.errors import UserError
-from wamdiff2_core.frames import inverse, transform_points
 from wamdiff2_core.tasks.grounding import pixels_from_box
-from wamdiff2_core.types import Pose2D
 
 PREVIEW_FILE = "preview.jpg"
 SCALE, COLUMNS, TEXT_PX = 2, 3, 46
+NEAREST_M = 1.0  # before the camera; a waypoint nearer than this is not drawn
 COLORS = {
     "red traffic light": "#ff4040", "yellow traffic light": "#ffd040", "green traffic light": "#40ff70",
     "pedestrian": "#ff60ff", "stop sign": "#ff9040",
@@ -95,10 +95,6 @@ def _tile(sample: Sample, asked: Sequence[str]) -> Image.Image:
 
 def _path_px(extra: Any) -> list[tuple[float, float]]:
     """Pixels of the waypoints on level ground."""
-    camera = Pose2D(NANO_CAMERA.x_m, NANO_CAMERA.y_m, 0.0)
-    places = transform_points(inverse(camera), np.array(extra["waypoints_m"]))
-    focal = NANO_CAMERA.focal_px
-    return [
-        (NANO_CAMERA.width_px / 2 - focal * float(y) / float(x), NANO_CAMERA.height_px / 2
-         + focal * NANO_CAMERA.z_m / float(x)) for x, y in places if x > 1.0
-    ]
+    waypoints_m = np.array(extra["waypoints_m"])
+    pixels, depth_m = project(np.column_stack([waypoints_m, np.zeros(len(waypoints_m))]), NANO_CAMERA)
+    return [(float(u), float(v)) for u, v in pixels[depth_m > NEAREST_M]]

@@ -25,6 +25,7 @@ from carla_bridge.leaderboard.criteria_rules import (
 from carla_bridge.leaderboard.infractions import Infraction
 from carla_bridge.leaderboard.record import RouteRecord, RouteStatus
 from carla_bridge.leaderboard.verdict import Outcome, Verdict
+from wamdiff2_core.frames import yaw_to_carla
 from wamdiff2_core.types import EgoState
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ class LanesRule:
             self._wrong_lane = False
         elif (last.road_id, last.lane_id) != (lane.road_id, lane.lane_id):
             if last.is_junction:
-                ego_deg = -np.rad2deg(moment.around.ego.pose.yaw_rad)
+                ego_deg = yaw_to_carla(moment.around.ego.pose.yaw_rad)
                 self._wrong_lane = _between_deg(lane.transform.rotation.yaw, ego_deg) >= WRONG_AFTER_JUNCTION_DEG
             elif _between_deg(lane.transform.rotation.yaw, last.transform.rotation.yaw) > WRONG_WAY_DEG:
                 self._wrong_lane = not self._wrong_lane

@@ -15,7 +15,7 @@ import numpy as np
 
 from carla_bridge.client.surroundings import LightState, StopLine, StopSign, Surroundings
 from carla_bridge.leaderboard.infractions import Infraction
-from wamdiff2_core.frames import transform_points
+from wamdiff2_core.frames import transform_points, xy_from_carla, xy_to_carla
 
 if TYPE_CHECKING:
     import carla
@@ -81,7 +81,7 @@ class Moment:
 
 def carla_xyz_m(x_m: float, y_m: float, z_m: float) -> tuple[float, float, float]:
     """A position of the map frame in CARLA's world."""
-    return x_m, 0.0 - y_m, z_m
+    return *xy_to_carla(x_m, y_m), z_m
 
 
 class CollisionRule:
@@ -259,7 +259,7 @@ class StopSignRule:
                 break
             waypoint = following[0]
             places.append(waypoint.transform.location)
-        return np.array([[place.x, -place.y] for place in places]), np.array([np.cos(yaw), -np.sin(yaw)])
+        return np.array([xy_from_carla(place.x, place.y) for place in places]), xy_from_carla(np.cos(yaw), np.sin(yaw))
 
 
 def _distance(sign: StopSign, point_m: np.ndarray) -> float:

@@ -8,7 +8,6 @@ its route format: one scenario a route, key points about 2 m apart with a gap ov
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree
@@ -22,6 +21,7 @@ from carla_bridge.routes.lane_graph import LaneKey
 from carla_bridge.routes.navigation import RoutePlan
 from carla_bridge.routes.route_file import WEATHER_FIELDS, RouteSpec
 from wamdiff2_core.errors import UserError
+from wamdiff2_core.frames import xy_to_carla, yaw_to_carla
 
 KEYPOINT_STEP_M = 2.0
 WEATHERS = (
@@ -128,7 +128,7 @@ def _route(
     )
     for tag, attributes in parameters.items():
         ElementTree.SubElement(scenario, tag, attributes)
-    yaw_deg = math.degrees(-float(np.interp(layout.trigger_m, plan.arc_m, np.unwrap(plan.yaw_rad))))
+    yaw_deg = yaw_to_carla(float(np.interp(layout.trigger_m, plan.arc_m, np.unwrap(plan.yaw_rad))))
     ElementTree.SubElement(
         scenario, "trigger_point", {**_position(plan, layout.trigger_m), "yaw": f"{yaw_deg % 360 + 0.0:.1f}"}
     )
@@ -148,17 +148,18 @@ def _keypoint_arcs_m(survey: TownSurvey, plan: RoutePlan) -> list[float]:
     arcs = [float(arc) for arc in np.arange(0.0, plan.length_m - 0.5, KEYPOINT_STEP_M)] + [plan.length_m]
 
     def outside(arc_m: float) -> bool:
-        x, y = plan.at(np.array([arc_m]))[0]
-        z = float(np.interp(arc_m, plan.arc_m, plan.z_m))
-        return not survey.map.get_waypoint(carla.Location(float(x), float(-y), z)).is_junction
+        return not survey.map.get_waypoint(carla.Location(*_carla_xyz_m(plan, arc_m))).is_junction
 
     return [arc for arc in arcs if outside(arc)]
 
 
 def _position(plan: RoutePlan, arc_m: float) -> dict[str, str]:
+    return {axis: f"{number + 0.0:.1f}" for axis, number in zip("xyz", _carla_xyz_m(plan, arc_m), strict=True)}
+
+
+def _carla_xyz_m(plan: RoutePlan, arc_m: float) -> tuple[float, float, float]:
     x, y = plan.at(np.array([arc_m]))[0]
-    z = float(np.interp(arc_m, plan.arc_m, plan.z_m))
-    return {axis: f"{number + 0.0:.1f}" for axis, number in zip("xyz", (x, -y, z), strict=True)}
+    return *xy_to_carla(x, y), float(np.interp(arc_m, plan.arc_m, plan.z_m))
 
 
 def build_sets() -> dict[str, str]:

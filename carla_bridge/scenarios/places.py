@@ -14,7 +14,7 @@ import carla
 import numpy as np
 
 from carla_bridge.scenarios.errors import ScenarioError
-from wamdiff2_core.frames import pose_from_carla, pose_to_carla, transform_points, wrap_angle
+from wamdiff2_core.frames import flip_y, pose_from_carla, pose_to_carla, transform_points, wrap_angle, xy_from_carla
 from wamdiff2_core.types import Pose2D
 
 if TYPE_CHECKING:
@@ -288,7 +288,7 @@ def lane_line(graph: LaneGraph, start: Place, distance_m: float, turn: str = "st
             break
         key, arc_m = _successor(graph, lane.successors, "straight" if turned else turn), 0.0
         turned = turned or graph.lanes[key].in_junction
-    xy: np.ndarray = np.concatenate(points)[:, :2] * [1.0, -1.0]
+    xy = flip_y(np.concatenate(points)[:, :2])
     apart = np.concatenate([[True], np.hypot(*np.diff(xy, axis=0).T) > 1e-3])
     return np.asarray(xy[apart])
 
@@ -305,5 +305,5 @@ def _successor(graph: LaneGraph, keys: list[LaneKey], turn: str) -> LaneKey:
 
 
 def _distance_m(waypoint: carla.Waypoint, points_m: np.ndarray) -> float:
-    x, y = waypoint.transform.location.x, 0.0 - waypoint.transform.location.y
+    x, y = xy_from_carla(waypoint.transform.location.x, waypoint.transform.location.y)
     return float(np.hypot(points_m[:, 0] - x, points_m[:, 1] - y).min())

@@ -18,7 +18,7 @@ from carla_bridge.client.surroundings import LightState
 from carla_bridge.client.vehicle_control import PedalMap, to_pedals
 from carla_bridge.scenarios.errors import ScenarioError
 from carla_bridge.scenarios.places import Spot
-from wamdiff2_core.frames import pose_to_carla
+from wamdiff2_core.frames import pose_to_carla, xy_to_carla
 from wamdiff2_core.types import Pose2D, VehicleCommand
 
 if TYPE_CHECKING:
@@ -143,8 +143,8 @@ class Stage:
             half_m = handle.bounding_box.extent.x
             self._vehicles[handle.id] = _Vehicle(handle, PedalMap(math.radians(steering)), 1.2 * half_m)
             if speed_mps:
-                vx, vy = speed_mps * math.cos(spot.pose.yaw_rad), speed_mps * math.sin(spot.pose.yaw_rad)
-                self._batch.append(carla.command.ApplyTargetVelocity(handle.id, carla.Vector3D(vx, 0.0 - vy, 0.0)))
+                velocity = _along(spot.pose.yaw_rad, speed_mps)
+                self._batch.append(carla.command.ApplyTargetVelocity(handle.id, velocity))
             elif not by_server:
                 self.park(handle.id)
         elif kind.startswith("static."):
@@ -172,8 +172,8 @@ class Stage:
 
     def walk(self, actor_id: int, yaw_rad: float, speed_mps: float) -> None:
         """Let a walker go in a direction of the map frame."""
-        direction = carla.Vector3D(math.cos(yaw_rad), 0.0 - math.sin(yaw_rad), 0.0)
-        self._batch.append(carla.command.ApplyWalkerControl(actor_id, carla.WalkerControl(direction, speed_mps, False)))
+        control = carla.WalkerControl(_along(yaw_rad, 1.0), speed_mps, False)
+        self._batch.append(carla.command.ApplyWalkerControl(actor_id, control))
 
     def lamps(self, actor_id: int, *names: str) -> None:
         """Switch a vehicle's lamps on, by the names of `carla.VehicleLightState`."""
@@ -280,3 +280,8 @@ def _text(attribute: Any) -> str:
 def _transform(spot: Spot, lift_m: float) -> carla.Transform:
     x, y, yaw_deg = pose_to_carla(spot.pose)
     return carla.Transform(carla.Location(x, y, spot.z_m + lift_m), carla.Rotation(yaw=yaw_deg))
+
+
+def _along(yaw_rad: float, length: float) -> carla.Vector3D:
+    """A level vector in a direction of the map frame."""
+    return carla.Vector3D(*xy_to_carla(length * math.cos(yaw_rad), length * math.sin(yaw_rad)), 0.0)

@@ -17,9 +17,14 @@ from wamdiff2_core.frames import (
     pose_from_carla,
     pose_to_carla,
     rotation,
+    steer_to_carla,
     transform_points,
     wrap_angle,
+    xy_from_carla,
+    xy_to_carla,
+    yaw_from_carla,
     yaw_rate_from_carla,
+    yaw_to_carla,
 )
 from wamdiff2_core.types import Pose2D
 
@@ -83,6 +88,21 @@ def test_carla_has_y_to_the_right_and_yaw_clockwise_in_degrees():
     assert yaw_rate_from_carla(180.0) == pytest.approx(-math.pi)
 
 
+def test_points_angles_and_steering_have_carlas_signs():
+    assert xy_from_carla(3.0, 4.0).tolist() == [3.0, -4.0]
+    assert xy_to_carla(3.0, -4.0) == (3.0, 4.0)
+    assert yaw_from_carla(270.0) == pytest.approx(-1.5 * math.pi)  # not wrapped
+    assert yaw_to_carla(1.5 * math.pi) == pytest.approx(-270.0)
+    assert steer_to_carla(0.25) == -0.25  # to the left is negative in CARLA
+
+
+@given(metres, metres, angles)
+def test_a_pose_is_its_point_and_its_angle(x_m, y_m, yaw_rad):
+    x, y, yaw_deg = pose_to_carla(Pose2D(x_m, y_m, yaw_rad))
+    assert ((x, y), yaw_deg) == (xy_to_carla(x_m, y_m), yaw_to_carla(yaw_rad))
+    assert same_pose(pose_from_carla(x, y, yaw_deg), Pose2D(*xy_from_carla(x, y), yaw_from_carla(yaw_deg)))
+
+
 @given(metres, metres, metres, metres, st.floats(-180, 180))
 def test_distances_and_turn_sense_agree_between_carla_and_the_map(x, y, dx, dy, yaw_deg):
     """A vector given in CARLA's own axes and one given in base_link describe the same place, mirrored."""
@@ -106,3 +126,4 @@ def test_no_flip_makes_a_negative_zero():
     assert not np.signbit(flip_y(np.array([[1.0, 0.0]]))).any()
     assert not math.copysign(1, pose_from_carla(0.0, 0.0, 0.0).y_m) < 0
     assert not math.copysign(1, pose_to_carla(Pose2D(0.0, 0.0, 0.0))[1]) < 0
+    assert not np.signbit([*xy_from_carla(0.0, 0.0), *xy_to_carla(0.0, 0.0), steer_to_carla(0.0)]).any()

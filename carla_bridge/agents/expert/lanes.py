@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from carla_bridge.agents.expert.road import Road
+from wamdiff2_core.frames import xy_from_carla, xy_to_carla, yaw_from_carla
 
 if TYPE_CHECKING:
     import carla
@@ -48,7 +49,7 @@ class SideLanes:
         here = self._waypoint(s_m)
         if here is None or here.is_junction:
             return Side(0.0, 0.0, False, False)
-        heading = -math.radians(here.transform.rotation.yaw)
+        heading = yaw_from_carla(here.transform.rotation.yaw)
         along = float(self._road.yaw_rad[self._road.index(s_m)])
         same_way = math.cos(heading - along) > 0
         # To the left of the route is to the left of the lane when both go the same way.
@@ -65,8 +66,7 @@ class SideLanes:
     def _waypoint(self, s_m: float) -> carla.Waypoint | None:
         import carla
 
-        x, y = self._road.xy_m[self._road.index(s_m)]
-        return self._map.get_waypoint(carla.Location(float(x), float(-y), 0.0))
+        return self._map.get_waypoint(carla.Location(*xy_to_carla(*self._road.xy_m[self._road.index(s_m)]), 0.0))
 
 
 class FeederLanes:
@@ -82,14 +82,14 @@ class FeederLanes:
 
         key = round(place_m[0] / 3.0), round(place_m[1] / 3.0)
         if key not in self._known:
-            start = self._map.get_waypoint(carla.Location(place_m[0], -place_m[1], 0.0))
+            start = self._map.get_waypoint(carla.Location(*xy_to_carla(*place_m), 0.0))
             found: list[tuple[float, float, float, float]] = []
             heap = [] if start is None else [(start, 0.0)]
             while heap:
                 here, way_m = heap.pop()
                 transform = here.transform
-                found.append((transform.location.x, -transform.location.y,
-                              -math.radians(transform.rotation.yaw), way_m))
+                x, y = xy_from_carla(transform.location.x, transform.location.y)
+                found.append((x, y, yaw_from_carla(transform.rotation.yaw), way_m))
                 if way_m < FEEDER_LOOK_M and len(found) < FEEDER_POINTS:
                     heap += [(before, way_m + FEEDER_STEP_M) for before in here.previous(FEEDER_STEP_M)]
             self._known[key] = np.array(found).reshape(-1, 4)

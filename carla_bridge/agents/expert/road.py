@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from carla_bridge.agents.route_follower import GRID_M, uniform
+from wamdiff2_core.frames import xy_to_carla
 
 if TYPE_CHECKING:
     import carla
@@ -44,8 +45,7 @@ class Road:
         import carla
 
         for first in range(0, len(self.xy_m), JUNCTION_STEP):
-            x, y = self.xy_m[first]
-            here = carla_map.get_waypoint(carla.Location(float(x), float(-y), 0.0))
+            here = carla_map.get_waypoint(carla.Location(*xy_to_carla(*self.xy_m[first]), 0.0))
             self.in_junction[first : first + JUNCTION_STEP] = here is not None and here.is_junction
 
     @property
