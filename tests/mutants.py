@@ -117,8 +117,8 @@ MUTANTS = (
         "surroundings",
         "velocities of other actors are mirrored",
         "carla_bridge/client/surroundings.py",
-        "velocity_mps=np.array([velocity.x, -velocity.y]),",
-        "velocity_mps=np.array([velocity.x, velocity.y]),",
+        "velocity_mps=xy_from_carla(velocity.x, velocity.y),",
+        "velocity_mps=xy_from_carla(velocity.x, -velocity.y),",
         "tests/carla_bridge/test_surroundings.py",
     ),
     Mutant(
@@ -221,8 +221,8 @@ MUTANTS = (
         "frames",
         "a vehicle that CARLA turns clockwise turns the other way on the map",
         "wamdiff2_core/frames.py",
-        "return Pose2D(float(x_m), 0.0 - float(y_m), wrap_angle(-np.deg2rad(yaw_deg)))",
-        "return Pose2D(float(x_m), 0.0 - float(y_m), wrap_angle(np.deg2rad(yaw_deg)))",
+        "return Pose2D(float(x_m), 0.0 - float(y_m), wrap_angle(yaw_from_carla(yaw_deg)))",
+        "return Pose2D(float(x_m), 0.0 - float(y_m), wrap_angle(-yaw_from_carla(yaw_deg)))",
         "tests/core/test_frames.py",
     ),
     Mutant(
