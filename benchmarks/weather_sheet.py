@@ -14,13 +14,13 @@ import numpy as np
 import typer
 
 from benchmarks.street_scenes import street_scene
+from carla_bridge.leaderboard.route_weather import BASE_WEATHER
 from carla_bridge.server.rendering.renderer import Renderer
 from carla_bridge.server.town.town import Town
-from carla_bridge.server.weather import PROTOCOL_NAMES, Weather
+from carla_bridge.server.weather import Weather
+from carla_bridge.weather_fields import WEATHER_FIELDS
 from wamdiff2_core.errors import UserError
 
-# What the leaderboard assumes where a route file says nothing.
-LEADERBOARD_BASE = {"cloudiness": 50.0, "sun_altitude_angle": 70.0, "rayleigh_scattering_scale": 0.0331}
 COLUMNS = 4
 JPEG_QUALITY = 82
 
@@ -39,8 +39,8 @@ def read_weathers(path: Path) -> dict[str, Weather]:
     for case in root.iter("case"):
         given = case.find("weather")
         if given is not None:
-            values = {**LEADERBOARD_BASE, **{k: float(v) for k, v in given.attrib.items() if k in PROTOCOL_NAMES}}
-            weathers[case.get("weather_id", "")] = Weather.from_protocol([values.get(n, 0.0) for n in PROTOCOL_NAMES])
+            values = {**BASE_WEATHER, **{k: float(v) for k, v in given.attrib.items() if k in WEATHER_FIELDS}}
+            weathers[case.get("weather_id", "")] = Weather.from_protocol([values[name] for name in WEATHER_FIELDS])
     if not weathers:
         raise UserError("weathers", "case elements with a weather each", f"{path}: none")
     return weathers

@@ -12,10 +12,11 @@ import rclpy
 from carla_bridge.agents.bridge_node import BridgeNode, start_ros
 from carla_bridge.agents.choice import AgentChoice
 from carla_bridge.agents.linked import Patience
-from carla_bridge.closed_loop import DEMO_ROUTES, default_out
+from carla_bridge.closed_loop import default_out
 from carla_bridge.drive.drive import Drive
 from carla_bridge.drive.driver import DriveConfig
 from carla_bridge.drive.latency import LatencyMode
+from carla_bridge.routes import DEMO_ROUTES
 from carla_bridge.routes.route_file import load_routes
 from wamdiff2_core.cli.main import exit_code_of
 

@@ -14,13 +14,11 @@ from carla_bridge.bench2drive.wrapped import is_meant, run_wrapped
 from carla_bridge.drive.drive import Drive
 from carla_bridge.drive.driver import DriveConfig
 from carla_bridge.drive.latency import LatencyMode
-from carla_bridge.routes import ROUTES_FOLDER
+from carla_bridge.routes import DEMO_ROUTES
 from carla_bridge.routes.route_file import load_routes
 from carla_bridge.server.town.town_library import TownLibrary
 from wamdiff2_core.cli.predict import BACKEND_HELP
 from wamdiff2_core.errors import UserError
-
-DEMO_ROUTES = ROUTES_FOLDER / "demo.xml"
 
 
 def default_out() -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from carla_bridge.routes import ROUTES_FOLDER
+from carla_bridge.routes import DEMO_ROUTES
 from wamdiff2_ros.launch_setup import (
     FASTDDS_ARGUMENT,
     FASTDDS_VARIABLE,
@@ -12,8 +12,6 @@ from wamdiff2_ros.launch_setup import (
     LaunchSetup,
     NodeSetup,
 )
-
-DEMO_ROUTES = ROUTES_FOLDER / "demo.xml"
 
 BRIDGE = NodeSetup(
     executable="bridge_node",

@@ -17,6 +17,12 @@ def wrap_angle(angle_rad: float) -> float:
     return float((angle_rad + np.pi) % (2 * np.pi) - np.pi)
 
 
+def wrap_angles(angles_rad: np.ndarray) -> np.ndarray:
+    """Wrap angles of an array to [-pi, pi)."""
+    wrapped: np.ndarray = (np.asarray(angles_rad) + np.pi) % (2 * np.pi) - np.pi
+    return wrapped
+
+
 def rotation(yaw_rad: float) -> np.ndarray:
     """(2, 2) rotation that turns child axes into parent axes for a child yawed by `yaw_rad`."""
     c, s = np.cos(yaw_rad), np.sin(yaw_rad)

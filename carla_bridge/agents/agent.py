@@ -15,16 +15,8 @@ from wamdiff2_core.config import CameraSpec, TargetRule
 from wamdiff2_core.types import CameraFrame, EgoState, Navigation, Plan
 
 if TYPE_CHECKING:
+    from carla_bridge.leaderboard.criteria_rules import Contact
     from carla_bridge.routes.navigation import RoutePlan
-
-
-class Contact(Protocol):
-    """The ego vehicle touched something; `measurements.Collision` is one."""
-
-    @property
-    def other_type(self) -> str: ...
-    @property
-    def other_id(self) -> int: ...
 
 
 class Frame(Protocol):

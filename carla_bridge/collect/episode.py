@@ -17,7 +17,7 @@ import simplejpeg
 
 from carla_bridge.client.client import Simulation
 from carla_bridge.client.server_watch import Fault
-from carla_bridge.client.surroundings import Actor, Surroundings
+from carla_bridge.client.surroundings import Surroundings
 from carla_bridge.collect.fleet import Fleet, Picture, seen_by
 from carla_bridge.collect.perturbation import NOWHERE, beside, draw_camera, draw_push
 from carla_bridge.collect.pilot import HORIZON_TICKS, TICK_S, Labelled, Moment, Pilot
@@ -25,6 +25,7 @@ from carla_bridge.collect.records import Record, record_of
 from carla_bridge.collect.schedule import SPELL_S, Episode
 from carla_bridge.collect.sight import look
 from carla_bridge.collect.situation import FRESH_STANDING_S, KEEP_RATES, tag_of
+from carla_bridge.rectangles import boxes_touch
 from carla_bridge.routes.navigation import RoutePlan
 from carla_bridge.routes.route_planner import RoutePlanner
 from carla_bridge.scenarios.engine import ScenarioEngine
@@ -340,17 +341,8 @@ def _touches(around: Surroundings) -> bool:
     for actor in around.actors:
         near = math.hypot(actor.pose.x_m - ego.pose.x_m, actor.pose.y_m - ego.pose.y_m)
         low = actor.extent_m[2] < 0.1 or abs(actor.z_m - ego.z_m) > 3.0
-        if not low and near < reach + math.hypot(*actor.extent_m[:2]) and _overlap(ego, actor):
+        if low or near >= reach + math.hypot(*actor.extent_m[:2]):
+            continue
+        if boxes_touch(ego.corners_m(), actor.corners_m(), TOUCH_M):
             return True
     return False
-
-
-def _overlap(one: Actor, other: Actor) -> bool:
-    """Whether two rectangles overlap, by the axes of both."""
-    a, b = one.corners_m(), other.corners_m()
-    for yaw in (one.pose.yaw_rad, other.pose.yaw_rad):
-        for axis in (np.array([math.cos(yaw), math.sin(yaw)]), np.array([-math.sin(yaw), math.cos(yaw)])):
-            p, q = a @ axis, b @ axis
-            if p.max() < q.min() + TOUCH_M or q.max() < p.min() + TOUCH_M:
-                return False
-    return True

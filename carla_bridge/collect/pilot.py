@@ -126,17 +126,11 @@ class Pilot:
         self._track: list[Pose2D] = []
         self._disturbed: list[int] = []
         self._moments: list[Moment] = []
-        self._stretches = 0
 
     @property
     def tick(self) -> int:
         """Number of the present tick in the stretch."""
         return len(self._track) - 1
-
-    @property
-    def stretch(self) -> int:
-        """Number of the present stretch, from 1."""
-        return self._stretches
 
     def begin(self, route: RoutePlan) -> None:
         """Take a route, at whose start the vehicle is."""
@@ -147,7 +141,6 @@ class Pilot:
         self._controller, self._in_force = Controller(), None
         self._track, self._disturbed, self._moments = [], [], []
         self.situation, self.plan_now, self.standing_s = None, None, 0.0
-        self._stretches += 1
 
     def see(self, ego: EgoState) -> None:
         """Take the state of a tick."""

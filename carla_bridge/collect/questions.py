@@ -16,6 +16,7 @@ from carla_bridge.collect.pilot import way_m
 from carla_bridge.collect.sight import Seen, Status
 from carla_bridge.collect.situation import LEAD_LOOK_M, STANDING_MPS, STANDING_WAY_M, Beside, Situation
 from carla_bridge.collect.weather import Weather
+from carla_bridge.nano import NANO_CAMERA
 from wamdiff2_core.types import Waypoints
 
 MOTOR = ("car", "truck", "bus", "motorcycle")
@@ -24,6 +25,7 @@ LIGHT = "traffic light"
 MOST_QUESTIONS = 4
 MOST_COUNTED = 6
 DRIVES_MPS = 1.5
+LEAD_BAND = (0.375, 0.625)  # of the picture's width, from the left: where the own lane is
 FREE_M = 20.0  # with somebody nearer than this ahead, the way is not called free
 WORDS: dict[str, tuple[str, ...]] = {
     "light": (
@@ -66,7 +68,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Scene:
+class QuestionScene:
     """What is known of a moment, as far as questions need it.
 
     Attributes:
@@ -100,7 +102,7 @@ class Scene:
         return not self.kind(labels, Status.SEEN) and not self.kind(labels, Status.UNSURE)
 
 
-def ask(scene: Scene, rng: np.random.Generator) -> list[Question]:
+def ask(scene: QuestionScene, rng: np.random.Generator) -> list[Question]:
     """Some of the questions that the picture answers."""
     found = []
     for kind, answer_of in ANSWERS.items():
@@ -121,7 +123,7 @@ def metres(distance_m: float) -> str:
     return f"{max(step, step * round(distance_m / step))} m"
 
 
-def light(scene: Scene) -> str | None:
+def light(scene: QuestionScene) -> str | None:
     """The light that the vehicle's own lane obeys."""
     own = [item for item in scene.of(scene.situation.light_id) if item.thing.label == LIGHT]
     shown = [item for item in own if item.status is Status.SEEN]
@@ -130,7 +132,7 @@ def light(scene: Scene) -> str | None:
     return "No." if scene.none(LIGHT) else None
 
 
-def lead(scene: Scene) -> str | None:
+def lead(scene: QuestionScene) -> str | None:
     """Who is ahead in the own lane."""
     first = scene.situation.lead
     if first is not None:
@@ -138,13 +140,14 @@ def lead(scene: Scene) -> str | None:
             return None
         does = "standing" if abs(first.speed_mps) <= STANDING_MPS else "driving"
         return f"Yes, {metres(first.gap_m)}, {does}."
+    left_px, right_px = (share * NANO_CAMERA.width_px for share in LEAD_BAND)
     # A vehicle that is no leader may still be on the lane, as one that crosses it.
     middle = [item for item in scene.seen if item.thing.label in VEHICLES and item.status is not Status.HIDDEN
-              and item.distance_m < LEAD_LOOK_M + 10.0 and item.rect_px[0] < 160.0 and item.rect_px[2] > 96.0]
+              and item.distance_m < LEAD_LOOK_M + 10.0 and item.rect_px[0] < right_px and item.rect_px[2] > left_px]
     return None if middle else "No."
 
 
-def pedestrian(scene: Scene) -> str | None:
+def pedestrian(scene: QuestionScene) -> str | None:
     """Who is on foot near the path."""
     people = scene.situation.people
     if not people:
@@ -155,7 +158,7 @@ def pedestrian(scene: Scene) -> str | None:
     return f"Yes, {_side(first)}, {metres(first.ahead_m)}."
 
 
-def blocked(scene: Scene) -> str | None:
+def blocked(scene: QuestionScene) -> str | None:
     """What stands in the lane for good."""
     if not scene.situation.obstacles:
         unsure = scene.kind(["traffic cone", "warning sign", "barrier", "obstacle"], Status.UNSURE)
@@ -168,7 +171,7 @@ def blocked(scene: Scene) -> str | None:
     return f"Yes, {'an' if what[0] in 'aeiou' else 'a'} {what}, {metres(first.ahead_m)}."
 
 
-def stop(scene: Scene) -> str | None:
+def stop(scene: QuestionScene) -> str | None:
     """Stop signs that look this way."""
     shown = scene.kind(["stop sign"], Status.SEEN)
     if shown:
@@ -176,7 +179,7 @@ def stop(scene: Scene) -> str | None:
     return "No." if scene.none("stop sign") else None
 
 
-def decision(scene: Scene) -> str | None:
+def decision(scene: QuestionScene) -> str | None:
     """What the expert does, where the picture shows why."""
     ahead = np.vstack([[0.0, 0.0], scene.waypoints.xy_m])
     end_mps = float(np.hypot(*(ahead[-1] - ahead[-2]))) / scene.waypoints.dt_s
@@ -207,7 +210,7 @@ def decision(scene: Scene) -> str | None:
 AHEAD = "a vehicle is ahead"
 
 
-def _why(scene: Scene, reason: str) -> str | None:
+def _why(scene: QuestionScene, reason: str) -> str | None:
     """The expert's reason in words, if the picture shows it."""
     situation = scene.situation
     if reason.endswith(" light"):
@@ -225,7 +228,7 @@ def _why(scene: Scene, reason: str) -> str | None:
     return None
 
 
-def weather(scene: Scene) -> str | None:
+def weather(scene: QuestionScene) -> str | None:
     """Sky and time of day; a clear night and a cloudy one look the same."""
     sky, time = scene.weather.sky, scene.weather.time
     if time == "night" and sky in ("clear", "cloudy"):
@@ -233,18 +236,18 @@ def weather(scene: Scene) -> str | None:
     return f"{sky.capitalize()}, {time}."
 
 
-def wet(scene: Scene) -> str | None:
+def wet(scene: QuestionScene) -> str | None:
     """Whether the road is."""
     return None if scene.weather.time == "night" else "Yes." if scene.weather.wet else "No."
 
 
-def count(scene: Scene) -> str | None:
+def count(scene: QuestionScene) -> str | None:
     """How many motor vehicles there are."""
     number = len(scene.kind(MOTOR, Status.SEEN))
     return None if scene.kind(VEHICLES, Status.UNSURE) or number > MOST_COUNTED else f"{number}."
 
 
-def nearest(scene: Scene) -> str | None:
+def nearest(scene: QuestionScene) -> str | None:
     """The nearest vehicle."""
     distances = [item.distance_m for item in scene.kind(VEHICLES, Status.SEEN)]
     doubtful = [item.distance_m for item in scene.kind(VEHICLES, Status.UNSURE)]
@@ -258,7 +261,7 @@ def _side(person: Beside) -> str:
     return "ahead" if person.left_m == 0.0 else "on the left" if person.left_m > 0 else "on the right"
 
 
-ANSWERS: dict[str, Callable[[Scene], str | None]] = {
+ANSWERS: dict[str, Callable[[QuestionScene], str | None]] = {
     "light": light, "lead": lead, "pedestrian": pedestrian, "blocked": blocked, "stop": stop, "decision": decision,
     "weather": weather, "wet": wet, "count": count, "nearest": nearest,
 }  # fmt: skip

@@ -10,7 +10,7 @@ import numpy as np
 
 from carla_bridge.collect.perturbation import NOWHERE, beside
 from carla_bridge.collect.pilot import Labelled
-from carla_bridge.collect.questions import LIGHT, MOTOR, Scene, ask
+from carla_bridge.collect.questions import LIGHT, MOTOR, QuestionScene, ask
 from carla_bridge.collect.sight import Seen, Status
 from carla_bridge.collect.situation import extra_of
 from carla_bridge.collect.weather import Weather
@@ -101,7 +101,7 @@ def record_of(record_id: str, found: Labelled, weather: Weather, rng: np.random.
     lines = [Line(PLANNING, record_id, prompt, format_waypoints(found.waypoints, NANO_TASK), extra)]
     if moment.jpeg is not None:
         brief = {"weather": weather.id, "situation": moment.tag}
-        scene = Scene(seen, moment.situation, found.waypoints, max(0.0, moment.ego.speed_mps), weather)
+        scene = QuestionScene(seen, moment.situation, found.waypoints, max(0.0, moment.ego.speed_mps), weather)
         for number, question in enumerate(ask(scene, rng)):
             text = QA_PROMPT.format(question=question.text)
             about = {"question": question.kind, **brief}

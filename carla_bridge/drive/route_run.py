@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from carla_bridge.agents.agent import Agent, Answer, Contact, Frame, View
+from carla_bridge.agents.agent import Agent, Answer, Frame, View
 from carla_bridge.client.vehicle_control import HOLD
 from carla_bridge.drive.asking import AgentError, Asked, Asking, AskingInTurn, AskingMeanwhile
 from carla_bridge.drive.latency import LatencyMode, PlanSchedule
@@ -33,6 +33,7 @@ from wamdiff2_core.types import CameraFrame, EgoState, Navigation, Plan, Vehicle
 
 if TYPE_CHECKING:
     from carla_bridge.leaderboard.criteria import Incident
+    from carla_bridge.leaderboard.criteria_rules import Contact
 
 LOG = logging.getLogger(__name__)
 PLAN_EVERY_TICKS = 5

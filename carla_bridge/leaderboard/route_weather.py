@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from carla_bridge.leaderboard.criteria import DenseRoute
-from carla_bridge.routes.route_file import WEATHER_FIELDS, WeatherSpec
+from carla_bridge.routes.route_file import WeatherSpec
+from carla_bridge.weather_fields import WEATHER_FIELDS
 
 if TYPE_CHECKING:
     from carla_bridge.routes.navigation import RoutePlan

@@ -11,7 +11,6 @@ class Outcome(StrEnum):
 
     COMPLETED = "completed"
     OFF_ROUTE = "off route"
-    COLLISION = "collision"
     BLOCKED = "blocked"
     TIMEOUT = "timeout"
     PLANNER_LOST = "planner lost"

@@ -17,6 +17,7 @@ import numpy as np
 from carla_bridge.leaderboard.infractions import Infraction, InfractionKind, penalty
 from carla_bridge.leaderboard.verdict import Outcome
 from carla_bridge.recording.scene_track import Body, Scene
+from carla_bridge.rectangles import box_gap_m, boxes_touch
 from carla_bridge.report.run import Entry
 
 TIGHT_M, MOVING_MPS = 0.5, 1.0
@@ -141,40 +142,6 @@ def _braking(
     first = np.where(touching.any(axis=0), touching.argmax(axis=0), -1)
     left_s = np.where(first >= 0, ahead_s[first], np.inf)
     return closing / (2 * left_s), left_s
-
-
-def boxes_touch(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Whether boxes overlap, by their separating axes.
-
-    Args:
-        one, other: (..., 4, 2) corners in order.
-
-    Returns:
-        (...) bool.
-    """
-    touching = np.ones(one.shape[:-2], dtype=bool)
-    for box in (one, other):
-        for edge in (0, 1):
-            axis = box[..., edge + 1, :] - box[..., edge, :]
-            a = (one * axis[..., None, :]).sum(-1)
-            b = (other * axis[..., None, :]).sum(-1)
-            touching &= (a.max(-1) >= b.min(-1)) & (b.max(-1) >= a.min(-1))
-    return touching
-
-
-def box_gap_m(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """(N,) distance between boxes of (N, 4, 2) corners; 0 where they overlap."""
-    gap = np.minimum(_corner_edge_m(one, other), _corner_edge_m(other, one))
-    return np.where(boxes_touch(one, other), 0.0, gap)
-
-
-def _corner_edge_m(corners: np.ndarray, box: np.ndarray) -> np.ndarray:
-    start = box[:, None, :, :]  # (N, 1, 4, 2) against corners (N, 4, 1, 2)
-    along = np.roll(box, -1, axis=1)[:, None] - start
-    offset = corners[:, :, None, :] - start
-    share = np.clip((offset * along).sum(-1) / np.maximum((along**2).sum(-1), 1e-12), 0.0, 1.0)
-    distance = np.linalg.norm(offset - share[..., None] * along, axis=-1)
-    return np.asarray(distance.min(axis=(1, 2)))
 
 
 def _corners(poses: np.ndarray, body: Body) -> np.ndarray:

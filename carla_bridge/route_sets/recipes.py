@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from carla_bridge.route_sets.town_survey import Movement, Stretch, TownSurvey
+from carla_bridge.route_sets.town_survey import Stretch, SurveyedMovement, TownSurvey
 from carla_bridge.routes.lane_graph import LaneKey
 from wamdiff2_core.frames import wrap_angle
 
@@ -81,7 +81,7 @@ def along_road(
 
 
 def through_junction(
-    fits: Callable[[TownSurvey, Movement], bool | Parameters], *, approach_m: float = APPROACH_M
+    fits: Callable[[TownSurvey, SurveyedMovement], bool | Parameters], *, approach_m: float = APPROACH_M
 ) -> Callable[[TownSurvey], Iterator[Layout]]:
     """Routes through a junction, triggered `approach_m` before it at most."""
 
@@ -153,7 +153,7 @@ def lane_changes(survey: TownSurvey) -> Iterator[Layout]:
             )
 
 
-def others(survey: TownSurvey, movement: Movement) -> list[Movement]:
+def others(survey: TownSurvey, movement: SurveyedMovement) -> list[SurveyedMovement]:
     """Straight movements that end on the same lane as a turn, or as a merge."""
     return [
         other for other in survey.into(movement.exit)
@@ -161,7 +161,7 @@ def others(survey: TownSurvey, movement: Movement) -> list[Movement]:
     ]
 
 
-def into_flow(survey: TownSurvey, movement: Movement) -> bool | Parameters:
+def into_flow(survey: TownSurvey, movement: SurveyedMovement) -> bool | Parameters:
     """Turns onto a lane that straight traffic has, with the flow's ends."""
     found = others(survey, movement)
     if not movement.is_right or not found or movement.control == "light":
@@ -169,13 +169,13 @@ def into_flow(survey: TownSurvey, movement: Movement) -> bool | Parameters:
     return flow_ends(survey, found[0])
 
 
-def merge(survey: TownSurvey, movement: Movement) -> bool | Parameters:
+def merge(survey: TownSurvey, movement: SurveyedMovement) -> bool | Parameters:
     """The end of a ramp, with the ends of the flow on the main road."""
     found = others(survey, movement)
     return flow_ends(survey, found[0]) if movement.entry.one_way and found else False
 
 
-def beside_ramp(survey: TownSurvey, movement: Movement) -> bool | Parameters:
+def beside_ramp(survey: TownSurvey, movement: SurveyedMovement) -> bool | Parameters:
     """Straight on where a ramp merges into the same lane, with the way of the vehicle on the ramp."""
     ramps = [other for other in survey.into(movement.exit) if other.entry.one_way]
     if not movement.is_straight or movement.entry.one_way or not ramps:
@@ -187,7 +187,7 @@ def beside_ramp(survey: TownSurvey, movement: Movement) -> bool | Parameters:
     }
 
 
-def flow_ends(survey: TownSurvey, movement: Movement) -> Parameters:
+def flow_ends(survey: TownSurvey, movement: SurveyedMovement) -> Parameters:
     """Beginning and end of a flow along a movement."""
     return {
         "start_actor_flow": _xyz(survey, movement.entry.key, max(movement.entry.length_m - 70.0, 5.0)),
@@ -197,11 +197,11 @@ def flow_ends(survey: TownSurvey, movement: Movement) -> Parameters:
 
 def turn(
     side: str, control: str, flow: str = ""
-) -> Callable[[TownSurvey, Movement], bool]:
+) -> Callable[[TownSurvey, SurveyedMovement], bool]:
     """Turns of a side under a control (`light`, `stop`, or `free`: nothing or a yield), with straight traffic from
     `flow` if given."""
 
-    def fits(survey: TownSurvey, movement: Movement) -> bool:
+    def fits(survey: TownSurvey, movement: SurveyedMovement) -> bool:
         if not (movement.is_left if side == "left" else movement.is_right) or movement.entry.one_way:
             return False
         rule = "free" if movement.control in ("none", "yield") else movement.control
@@ -219,30 +219,30 @@ def turn(
     return fits
 
 
-def _same_junction(survey: TownSurvey, one: Movement, other: Movement) -> bool:
+def _same_junction(survey: TownSurvey, one: SurveyedMovement, other: SurveyedMovement) -> bool:
     ids = [
         survey.place(m.through, survey.graph.lanes[m.through].length_m / 2).waypoint.junction_id for m in (one, other)
     ]
     return bool(ids[0] == ids[1])
 
 
-def straight(control: str) -> Callable[[TownSurvey, Movement], bool]:
+def straight(control: str) -> Callable[[TownSurvey, SurveyedMovement], bool]:
     """Straight on under a control, where four roads meet."""
     return lambda survey, m: m.is_straight and m.control == control and m.arms == 4 and not m.entry.one_way
 
 
-def free_road(survey: TownSurvey, movement: Movement) -> bool:
+def free_road(survey: TownSurvey, movement: SurveyedMovement) -> bool:
     """Straight on, on the right one of several lanes, where the way is free."""
     entry, exit_ = movement.entry, movement.exit
     return movement.is_straight and movement.control == "none" and two_lanes(survey, entry) and exit_.lanes > 1
 
 
-def t_junction(survey: TownSurvey, movement: Movement) -> bool:
+def t_junction(survey: TownSurvey, movement: SurveyedMovement) -> bool:
     """A turn where three roads meet."""
     return movement.arms == 3 and (movement.is_left or movement.is_right) and not movement.entry.one_way
 
 
-def walkable(survey: TownSurvey, movement: Movement) -> bool:
+def walkable(survey: TownSurvey, movement: SurveyedMovement) -> bool:
     """A turn at a light from and onto lanes beside sidewalks."""
     return movement.entry.sidewalk and movement.exit.sidewalk and not movement.is_straight
 

@@ -19,7 +19,8 @@ from carla_bridge.route_sets.recipes import RECIPES, Layout, Parameters
 from carla_bridge.route_sets.town_survey import TownSurvey
 from carla_bridge.routes.lane_graph import LaneKey
 from carla_bridge.routes.navigation import RoutePlan
-from carla_bridge.routes.route_file import WEATHER_FIELDS, RouteSpec
+from carla_bridge.routes.route_file import RouteSpec
+from carla_bridge.weather_fields import WEATHER_FIELDS
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.frames import xy_to_carla, yaw_to_carla
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import carla
 import numpy as np
 
-from carla_bridge.routes.lane_graph import Lane, LaneKey
+from carla_bridge.routes.lane_graph import Lane, LaneKey, lane_key
 from carla_bridge.routes.route_planner import RoutePlanner
 from carla_bridge.scenarios.places import Place
 from carla_bridge.server.geometry.scene import SignalKind
@@ -60,7 +60,7 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class Movement:
+class SurveyedMovement:
     """A way through a junction.
 
     Attributes:
@@ -129,7 +129,7 @@ class TownSurvey:
         return found
 
     @cached_property
-    def movements(self) -> list[Movement]:
+    def movements(self) -> list[SurveyedMovement]:
         """All ways through junctions."""
         control = {
             (stop.road_id, stop.lane_id): CONTROL[spec.kind] for spec in self.town.signals for stop in spec.stops
@@ -152,7 +152,7 @@ class TownSurvey:
             rules = [control.get((road, lane), "none") for road, _, lane in entries[junction]]
             road, _, lane_id = entry.key
             turn = wrap_angle(entry.lane.heading_rad(at_end=True) - end.lane.heading_rad(at_end=False))
-            found.append(Movement(
+            found.append(SurveyedMovement(
                 entry, through, end, turn, control.get((road, lane_id), "none"), any(rule != "none" for rule in rules),
                 len({road for road, _, _ in entries[junction]}), -entry.lane.heading_rad(at_end=True),
             ))
@@ -166,15 +166,15 @@ class TownSurvey:
         if (waypoint.road_id, waypoint.section_id, waypoint.lane_id) == key:
             return Place(waypoint)
         # connecting lanes overlap: walk along the lane itself
-        first = next(begin for pair in self._topology for begin in pair if _key(begin) == key)
+        first = next(begin for pair in self._topology for begin in pair if lane_key(begin) == key)
         ahead = first.next(max(arc_m, 0.05)) if arc_m > 0.05 else [first]
-        return Place(next((w for w in ahead if _key(w) == key), first))
+        return Place(next((w for w in ahead if lane_key(w) == key), first))
 
     @cached_property
     def _topology(self) -> list[tuple[carla.Waypoint, carla.Waypoint]]:
         return list(self.map.get_topology())
 
-    def into(self, exit_: Stretch) -> Iterator[Movement]:
+    def into(self, exit_: Stretch) -> Iterator[SurveyedMovement]:
         """All movements that lead onto a lane."""
         return (movement for movement in self.movements if movement.exit.key == exit_.key)
 
@@ -182,7 +182,3 @@ class TownSurvey:
         """Kind of the lane beside a place, such as `Parking`; empty when there is none."""
         beside = self.place(key, arc_m).beside(side)
         return "" if beside is None else str(beside.waypoint.lane_type)
-
-
-def _key(waypoint: carla.Waypoint) -> LaneKey:
-    return waypoint.road_id, waypoint.section_id, waypoint.lane_id

@@ -6,3 +6,4 @@ The shipped route files lie beside the modules; `carla_bridge.route_sets` makes 
 from pathlib import Path
 
 ROUTES_FOLDER = Path(__file__).resolve().parent
+DEMO_ROUTES = ROUTES_FOLDER / "demo.xml"

@@ -94,7 +94,7 @@ class Piece:
     end_m: float
 
 
-Place = tuple[LaneKey, float]  # a lane and an arc length on it
+LanePlace = tuple[LaneKey, float]  # a lane and an arc length on it
 
 
 class LaneGraph:
@@ -109,12 +109,12 @@ class LaneGraph:
         begins: dict[LaneKey, carla.Waypoint] = {}
         links: list[tuple[LaneKey, LaneKey]] = []
         for begin, following in carla_map.get_topology():
-            begins.setdefault(_key(begin), begin)
-            begins.setdefault(_key(following), following)
-            links.append((_key(begin), _key(following)))
+            begins.setdefault(lane_key(begin), begin)
+            begins.setdefault(lane_key(following), following)
+            links.append((lane_key(begin), lane_key(following)))
         for key in sorted(begins):
             # CARLA's walk goes on to the end of the road, through later lane sections
-            walk = itertools.takewhile(lambda w, key=key: _key(w) == key, begins[key].next_until_lane_end(STEP_M))
+            walk = itertools.takewhile(lambda w, key=key: lane_key(w) == key, begins[key].next_until_lane_end(STEP_M))
             waypoints = [begins[key], *walk]
             points = [(w.transform.location.x, w.transform.location.y, w.transform.location.z) for w in waypoints]
             xyz = np.array(points, dtype=np.float64)
@@ -136,7 +136,7 @@ class LaneGraph:
         self._points = np.concatenate([lane.xyz_m for lane in self.lanes.values()])
         self._owners = [lane for lane in self.lanes.values() for _ in range(len(lane.xyz_m))]
 
-    def near(self, point_m: np.ndarray, radius_m: float) -> list[tuple[Place, float]]:
+    def near(self, point_m: np.ndarray, radius_m: float) -> list[tuple[LanePlace, float]]:
         """Places of all lanes within a horizontal distance, nearest first, with that distance; one place a lane."""
         gaps = np.linalg.norm(self._points[:, :2] - point_m[:2], axis=1)
         level = np.abs(self._points[:, 2] - point_m[2]) < 5.0  # bridges
@@ -149,13 +149,15 @@ class LaneGraph:
                 found.append(((key, arc), distance))
         return sorted(found, key=lambda item: item[1])
 
-    def nearest(self, point_m: np.ndarray) -> tuple[Place, float]:
+    def nearest(self, point_m: np.ndarray) -> tuple[LanePlace, float]:
         """Nearest place of all lanes, and its horizontal distance."""
         lane = self._owners[int(np.argmin(np.linalg.norm(self._points - point_m, axis=1)))]
         arc, distance = lane.project(point_m)
         return (lane.key, arc), distance
 
-    def search(self, start: Place, goals: Iterable[Place], limit_m: float) -> dict[Place, tuple[float, list[Piece]]]:
+    def search(
+        self, start: LanePlace, goals: Iterable[LanePlace], limit_m: float
+    ) -> dict[LanePlace, tuple[float, list[Piece]]]:
         """Shortest ways from one place to several (Dijkstra).
 
         Args:
@@ -166,14 +168,14 @@ class LaneGraph:
         Returns:
             For each goal that can be reached: cost (metres driven plus the cost of lane changes) and the pieces.
         """
-        wanted: dict[LaneKey, list[Place]] = {}
+        wanted: dict[LaneKey, list[LanePlace]] = {}
         for goal in goals:
             wanted.setdefault(goal[0], []).append(goal)
         missing = sum(len(places) for places in wanted.values())
-        found: dict[Place, tuple[float, list[Piece]]] = {}
+        found: dict[LanePlace, tuple[float, list[Piece]]] = {}
         counter = itertools.count()
         settled: set[tuple[LaneKey, int]] = set()
-        heap: list[tuple[float, int, LaneKey, float, Place | None, list[Piece]]] = []
+        heap: list[tuple[float, int, LaneKey, float, LanePlace | None, list[Piece]]] = []
         heapq.heappush(heap, (0.0, next(counter), *start, None, []))
         while heap and missing:
             cost, _, key, arc, reached, pieces = heapq.heappop(heap)
@@ -209,7 +211,7 @@ class LaneGraph:
         return found
 
     @staticmethod
-    def _changes(lane: Lane, neighbour: Lane, arc_m: float, goals: Iterable[Place]) -> list[float]:
+    def _changes(lane: Lane, neighbour: Lane, arc_m: float, goals: Iterable[LanePlace]) -> list[float]:
         """Arc lengths on `lane` at which to cross over: with some run-up, but before a goal on the neighbour.
 
         Key points 2 m apart may jump to the neighbour, so a goal there allows a short change; passing on needs room.
@@ -219,7 +221,7 @@ class LaneGraph:
             ends.append(lane.length_m)
         return sorted({min(arc_m + CHANGE_RUN_UP_M, (arc_m + end) / 2) for end in ends if end >= arc_m})
 
-    def follow(self, place: Place, distance_m: float) -> list[Piece]:
+    def follow(self, place: LanePlace, distance_m: float) -> list[Piece]:
         """Go on from a place by at least a distance along the straightest successors, as far as there are any."""
         key, arc = place
         pieces: list[Piece] = []
@@ -255,7 +257,8 @@ def _turn_rad(first: Lane, last: Lane) -> float:
     return wrap_angle(last.heading_rad(at_end=True) - first.heading_rad(at_end=False))
 
 
-def _key(waypoint: carla.Waypoint) -> LaneKey:
+def lane_key(waypoint: carla.Waypoint) -> LaneKey:
+    """The lane that a waypoint lies on."""
     return waypoint.road_id, waypoint.section_id, waypoint.lane_id
 
 
@@ -268,7 +271,7 @@ def _neighbours(waypoints: list[carla.Waypoint], known: set[LaneKey]) -> dict[La
     allowed = {name for w in sampled for name in ("Left", "Right") if str(w.lane_change) in (name, "Both")}
     found = {}
     for name, neighbour in (("Left", middle.get_left_lane()), ("Right", middle.get_right_lane())):
-        if neighbour is None or neighbour.lane_id * middle.lane_id < 0 or _key(neighbour) not in known:
+        if neighbour is None or neighbour.lane_id * middle.lane_id < 0 or lane_key(neighbour) not in known:
             continue
-        found[_key(neighbour)] = ALLOWED_CHANGE_COST_M if name in allowed else FORBIDDEN_CHANGE_COST_M
+        found[lane_key(neighbour)] = ALLOWED_CHANGE_COST_M if name in allowed else FORBIDDEN_CHANGE_COST_M
     return found

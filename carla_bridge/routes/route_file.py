@@ -16,13 +16,8 @@ from xml.etree import ElementTree
 
 import numpy as np
 
+from carla_bridge.weather_fields import WEATHER_FIELDS
 from wamdiff2_core.errors import UserError, did_you_mean
-
-WEATHER_FIELDS = (
-    "cloudiness", "precipitation", "precipitation_deposits", "wind_intensity", "sun_azimuth_angle",
-    "sun_altitude_angle", "fog_density", "fog_distance", "fog_falloff", "wetness", "scattering_intensity",
-    "mie_scattering_scale", "rayleigh_scattering_scale", "dust_storm",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)

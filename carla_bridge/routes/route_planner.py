@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from carla_bridge.routes.lane_graph import LaneGraph, Piece, Place
+from carla_bridge.routes.lane_graph import LaneGraph, LanePlace, Piece
 from carla_bridge.routes.navigation import Manoeuvre, RoutePlan, announced
 from carla_bridge.routes.route_file import RouteSpec
 from wamdiff2_core.errors import UserError
@@ -28,15 +28,6 @@ CHANGE_HALF_M = 7.5  # a lane change is spread over twice this
 MATCH_RADIUS_M = 1.6
 DISTANCE_WEIGHT = 4.0  # metres of detour that one square metre off the lane's middle is worth
 MAX_OFF_ROAD_M = 8.0
-
-
-def plan_route(carla_map: carla.Map, spec: RouteSpec) -> RoutePlan:
-    """Plan one route; for several on the same map, keep a `RoutePlanner`.
-
-    Raises:
-        UserError: as `RoutePlanner.plan`.
-    """
-    return RoutePlanner(carla_map).plan(spec)
 
 
 class RoutePlanner:
@@ -84,13 +75,13 @@ class RoutePlanner:
         name = f"route {spec.id}"
         points = spec.keypoints_carla
         places = self._candidates(name, points[0])
-        best: dict[Place, tuple[float, list[Piece]]] = {
+        best: dict[LanePlace, tuple[float, list[Piece]]] = {
             place: (DISTANCE_WEIGHT * distance**2, []) for place, distance in places
         }
         for k in range(1, len(points)):
             gap = float(np.linalg.norm(points[k, :2] - points[k - 1, :2]))
             goals = dict(self._candidates(name, points[k]))
-            reached: dict[Place, tuple[float, list[Piece]]] = {}
+            reached: dict[LanePlace, tuple[float, list[Piece]]] = {}
             for place, (cost, way) in best.items():
                 for goal, (length, pieces) in self.graph.search(place, goals, 4 * gap + 300.0).items():
                     total = cost + length - gap + DISTANCE_WEIGHT * goals[goal] ** 2
@@ -106,7 +97,7 @@ class RoutePlanner:
             best = reached
         return min(best.values(), key=lambda item: item[0])[1]
 
-    def _candidates(self, name: str, point_m: np.ndarray) -> list[tuple[Place, float]]:
+    def _candidates(self, name: str, point_m: np.ndarray) -> list[tuple[LanePlace, float]]:
         found = self.graph.near(point_m, MATCH_RADIUS_M)
         if found:
             return found

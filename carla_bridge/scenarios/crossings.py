@@ -10,9 +10,8 @@ import numpy as np
 from carla_bridge.scenarios.behaviours import Crossing, LineDriver, Manner, Track
 from carla_bridge.scenarios.errors import ScenarioError
 from carla_bridge.scenarios.places import Junction, Place, Spot
-from carla_bridge.scenarios.scenario import Scenario, Script
+from carla_bridge.scenarios.scenario import SIDES, Scenario, Script
 
-SIDES = ("left", "right")
 END_M = 40.0
 ATTEMPTS, RETRY_M = 6, 0.4
 WALKERS = "walker.pedestrian.*"

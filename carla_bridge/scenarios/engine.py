@@ -86,11 +86,6 @@ class ScenarioEngine:
         """Names of the scenarios that are running."""
         return tuple(scenario.name for scenario in self._running)
 
-    @property
-    def pending(self) -> tuple[str, ...]:
-        """Names of the scenarios that have not begun."""
-        return tuple(scenario.name for _, scenario in self._waiting)
-
     def take_infractions(self) -> Sequence[Infraction]:
         """Infractions of scenarios that have ended since the last call."""
         taken, self._infractions = self._infractions, []

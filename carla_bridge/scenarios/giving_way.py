@@ -11,9 +11,7 @@ from carla_bridge.leaderboard.infractions import Infraction
 from carla_bridge.scenarios.behaviours import Flow, LineDriver, Manner, Track
 from carla_bridge.scenarios.errors import ScenarioError
 from carla_bridge.scenarios.places import Spot
-from carla_bridge.scenarios.scenario import Scenario, Script, heights
-
-SIDES = ("left", "right")
+from carla_bridge.scenarios.scenario import SIDES, Scenario, Script, heights
 
 
 class YieldToEmergencyVehicle(Scenario):

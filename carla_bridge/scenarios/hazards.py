@@ -11,11 +11,9 @@ from carla_bridge.client.surroundings import LightState
 from carla_bridge.scenarios.behaviours import LineDriver, Manner, Track
 from carla_bridge.scenarios.errors import ScenarioError
 from carla_bridge.scenarios.places import Place, Spot
-from carla_bridge.scenarios.scenario import Scenario, Script
+from carla_bridge.scenarios.scenario import SIDES, Scenario, Script
 from carla_bridge.scenarios.signs import JunctionScenario
 from wamdiff2_core.types import VehicleCommand
-
-SIDES = ("left", "right")
 
 
 class HardBreakRoute(Scenario):

@@ -12,11 +12,10 @@ from typing import ClassVar
 from carla_bridge.scenarios.behaviours import Flow, LineDriver
 from carla_bridge.scenarios.errors import ScenarioError
 from carla_bridge.scenarios.places import Place
-from carla_bridge.scenarios.scenario import Scenario, Script, heights
+from carla_bridge.scenarios.scenario import SIDES, Scenario, Script, heights
 
 NOTICE_M, NOTICE_S = 50.0, 5.0
 END_M = 50.0
-SIDES = ("left", "right")
 BICYCLES = ("vehicle.bh.crossbike", "vehicle.diamondback.century", "vehicle.gazelle.omafiets")
 DEFAULT_GAPS_M = (20.0, 100.0)
 

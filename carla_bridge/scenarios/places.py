@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import carla
 import numpy as np
 
+from carla_bridge.routes.lane_graph import lane_key
 from carla_bridge.scenarios.errors import ScenarioError
 from wamdiff2_core.frames import flip_y, pose_from_carla, pose_to_carla, transform_points, wrap_angle, xy_from_carla
 from wamdiff2_core.types import Pose2D
@@ -83,7 +84,7 @@ class Place:
     @property
     def key(self) -> LaneKey:
         """Road, section and lane id."""
-        return self.waypoint.road_id, self.waypoint.section_id, self.waypoint.lane_id
+        return lane_key(self.waypoint)
 
     @property
     def carla_xyz_m(self) -> np.ndarray:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from carla_bridge.scenarios.stage import Stage
 
 Script = Iterator[None]
+SIDES = ("left", "right")
 CAR_ATTEMPTS = 6
 BUMPER_LANE_M = 2.2  # a background vehicle within this of a line is on it
 

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from carla_bridge.routes.lane_graph import LaneKey, lane_key
+
 if TYPE_CHECKING:
     import carla
 
@@ -26,7 +28,6 @@ CHANGE_HOPS = 5  # a lane change lands this far along the other lane
 MOST_HOPS = 100_000  # longer than any lane: a map whose lane never comes near its end
 
 Node = tuple[float, ...]  # rounded lane end, or where a dead end stops
-LaneKey = tuple[int, int, int]  # road, section and lane id
 
 
 class NoHops(ValueError):  # noqa: N818
@@ -68,10 +69,10 @@ class HopGraph:
         self._ends: dict[LaneKey, tuple[Node, Node]] = {}
         lanes = [(entry, exit_, _hops(entry, exit_)) for entry, exit_ in carla_map.get_topology()]
         for entry, exit_, inner in lanes:
-            self._ends[_key(entry)] = (_node(entry), _node(exit_))
+            self._ends[lane_key(entry)] = (_node(entry), _node(exit_))
             self._add(_node(entry), _node(exit_), _Edge(inner, entry, exit_))
         for _, exit_, _ in lanes:
-            if _key(exit_) not in self._ends:
+            if lane_key(exit_) not in self._ends:
                 self._add_dead_end(exit_)
         for entry, _, inner in lanes:
             self._add_changes(entry, inner)
@@ -99,7 +100,7 @@ class HopGraph:
                 raise NoHops(f"a lane near ({node[0]:g}, {node[1]:g}) that ends at once")
             if edge.is_change:
                 trace.append(here)
-                from_node, to_node = self._ends[_key(edge.exit)]
+                from_node, to_node = self._ends[lane_key(edge.exit)]
                 here = self._edges[from_node][to_node].after_change(here)
                 trace.append(here)
                 continue
@@ -111,15 +112,15 @@ class HopGraph:
                     continue
                 if np.linalg.norm(edge.xyz_m[k] - end_xyz) < END_M:
                     break
-                if _key(here) == _key(goal) and first > edge.nearest(goal):
+                if lane_key(here) == lane_key(goal) and first > edge.nearest(goal):
                     break
         return trace
 
     def _ends_at(self, location: carla.Location) -> tuple[Node, Node]:
         waypoint = self._map.get_waypoint(location)
-        if waypoint is None or _key(waypoint) not in self._ends:
+        if waypoint is None or lane_key(waypoint) not in self._ends:
             raise NoHops(f"no lane at ({location.x:g}, {location.y:g})")
-        return self._ends[_key(waypoint)]
+        return self._ends[lane_key(waypoint)]
 
     def _search(self, source: Node, target: Node) -> list[Node]:
         """A* over hops; the straight distance in metres is taken as the least number of hops."""
@@ -151,11 +152,11 @@ class HopGraph:
         """A lane that nothing follows: it begins where another ends, and stops at its last hop."""
         inner = []
         following = waypoint.next(HOP_M)
-        while following and _key(following[0]) == _key(waypoint):
+        while following and lane_key(following[0]) == lane_key(waypoint):
             inner.append(following[0])
             following = following[0].next(HOP_M)
         stop = _xyz(inner[-1]) if inner else (*_xyz(waypoint), 1.0)  # a node of its own
-        self._ends[_key(waypoint)] = (_node(waypoint), stop)
+        self._ends[lane_key(waypoint)] = (_node(waypoint), stop)
         if inner:
             self._add(_node(waypoint), stop, _Edge(inner, waypoint, inner[-1]))
 
@@ -172,8 +173,8 @@ class HopGraph:
                 if beside is None or str(beside.lane_type) != "Driving" or beside.road_id != waypoint.road_id:
                     continue
                 lane = self._map.get_waypoint(beside.transform.location)
-                if lane is not None and _key(lane) in self._ends:
-                    self._add(_node(entry), self._ends[_key(lane)][0], _Edge([], waypoint, beside, is_change=True))
+                if lane is not None and lane_key(lane) in self._ends:
+                    self._add(_node(entry), self._ends[lane_key(lane)][0], _Edge([], waypoint, beside, is_change=True))
                     break
 
 
@@ -197,7 +198,3 @@ def _xyz(waypoint: carla.Waypoint) -> tuple[float, float, float]:
 
 def _node(waypoint: carla.Waypoint) -> Node:
     return tuple(float(np.round(value)) + 0.0 for value in _xyz(waypoint))
-
-
-def _key(waypoint: carla.Waypoint) -> LaneKey:
-    return waypoint.road_id, waypoint.section_id, waypoint.lane_id

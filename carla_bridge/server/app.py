@@ -24,7 +24,7 @@ from carla_bridge.server.protocol.rpc import RpcConnection
 from carla_bridge.server.protocol.streams import StreamHub
 from carla_bridge.server.protocol.worker import Worker
 from carla_bridge.server.rendering.town_renderers import MakeRenderer, RendererLike, TownLike
-from carla_bridge.server.town.town_library import TownLibrary
+from carla_bridge.server.town.town_library import DEFAULT_TOWN, TownLibrary
 from carla_bridge.server.town.town_shelf import TownShelf
 from carla_bridge.server.traffic.traffic import Background
 from carla_bridge.server.world import World, place_signals
@@ -32,7 +32,6 @@ from wamdiff2_core.errors import InfrastructureError, UserError
 
 LOG = logging.getLogger(__name__)
 SWITCH_INTERVAL_S = 0.0005
-DEFAULT_TOWN = "Wamtown01"
 MOST_BACKGROUND = 500
 
 

@@ -37,8 +37,9 @@ def server(
     host: Annotated[str, typer.Option(help="IPv4 address to bind; 127.0.0.1 keeps it on this machine.")] = "127.0.0.1",
 ) -> None:
     """Serve the embedded world to CARLA clients until Ctrl-C or SIGTERM."""
-    from carla_bridge.server.app import DEFAULT_TOWN, EmbeddedServer, ServerConfig
+    from carla_bridge.server.app import EmbeddedServer, ServerConfig
     from carla_bridge.server.protocol.worker import working
+    from carla_bridge.server.town.town_library import DEFAULT_TOWN
     from wamdiff2_core.processes import end_with_parent
 
     if town is not None and map_file is not None:

@@ -129,11 +129,6 @@ class Weather:
         return float(np.clip(30.0 / (0.1 + self.fog_falloff), 4.0, 300.0))
 
 
-PROTOCOL_NAMES = (  # of `carla.WeatherParameters`, in protocol order
-    *("cloudiness", "precipitation", "precipitation_deposits", "wind_intensity", "sun_azimuth_angle"),
-    *("sun_altitude_angle", "fog_density", "fog_distance", "fog_falloff", "wetness", "scattering_intensity"),
-    *("mie_scattering_scale", "rayleigh_scattering_scale", "dust_storm"),
-)
 _PERCENTAGES = (
     "cloudiness",
     "precipitation",

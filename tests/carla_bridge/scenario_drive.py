@@ -129,7 +129,7 @@ class Rails:
                         tuple(contact.other_type for contact in frame.collisions),
                     )
                     ticks.append(seen)
-                    if verdict is not None or arc_m > to_m or not (engine.running or engine.pending):
+                    if verdict is not None or arc_m > to_m or not (engine.running or engine._waiting):
                         break
             criteria.finish()
             simulation.tick()

@@ -14,7 +14,7 @@ from carla_bridge.collect.boxes import Thing
 from carla_bridge.collect.fleet import rest_of
 from carla_bridge.collect.perturbation import NOWHERE, Aside, NoiseBursts, draw_camera, draw_push, rejoined
 from carla_bridge.collect.pilot import Moment, Pilot
-from carla_bridge.collect.questions import Scene, ask, decision, lead, light, metres, pedestrian
+from carla_bridge.collect.questions import QuestionScene, ask, decision, lead, light, metres, pedestrian
 from carla_bridge.collect.schedule import EPISODES_PER_BLOCK, Schedule
 from carla_bridge.collect.sight import Seen, Status
 from carla_bridge.collect.situation import Beside, Lead, Situation, tag_of
@@ -153,9 +153,9 @@ def seen(thing_id: int, label: str, state: str = "", status: Status = Status.SEE
     return Seen(Thing(thing_id, label, state), (120.0, 60.0, 140.0, 75.0), distance, 1.0, status)
 
 
-def scene(found: list[Seen], waypoints: Waypoints, speed: float, **situation: object) -> Scene:
+def scene(found: list[Seen], waypoints: Waypoints, speed: float, **situation: object) -> QuestionScene:
     values = {**CALM.__dict__, **situation}
-    return Scene(found, Situation(**values), waypoints, speed, DAY)
+    return QuestionScene(found, Situation(**values), waypoints, speed, DAY)
 
 
 def test_only_what_the_picture_shows_is_asked_about() -> None:

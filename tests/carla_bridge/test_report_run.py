@@ -14,7 +14,6 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-import shapely
 from typer.testing import CliRunner
 
 from carla_bridge.leaderboard.record import RouteRecord
@@ -25,7 +24,7 @@ from carla_bridge.report import write_report
 from carla_bridge.report.command import report
 from carla_bridge.report.compare import compare
 from carla_bridge.report.compare_page import load_comparison, write_comparison
-from carla_bridge.report.moments import box_gap_m, boxes_touch, moments_of
+from carla_bridge.report.moments import moments_of
 from carla_bridge.report.page import PAGE_NAME
 from carla_bridge.report.radar import HEIGHT, RADIUS, WIDTH, radar
 from carla_bridge.report.run import Ability, load_run
@@ -216,23 +215,6 @@ def test_near_misses_are_found_and_actors_that_were_hit_are_none(many):
     assert [moment.kind for moment in hit] == ["collisions_vehicle"]
     blocked = moments_of(run.entries[6], read_scene(many / "routes" / "6"))
     assert (blocked[0].kind, blocked[0].cost) == ("end", pytest.approx(0.5))
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_gaps_of_boxes_agree_with_shapely(seed):
-    random = np.random.default_rng(seed)
-
-    def boxes():
-        half, yaw = random.uniform(0.3, 3.0, (200, 2)), random.uniform(-np.pi, np.pi, 200)
-        local = half[:, None, :] * np.array([[1, 1], [-1, 1], [-1, -1], [1, -1]])
-        cos, sin = np.cos(yaw)[:, None], np.sin(yaw)[:, None]
-        turned = np.stack([cos * local[..., 0] - sin * local[..., 1], sin * local[..., 0] + cos * local[..., 1]], -1)
-        return turned + random.uniform(-4, 4, (200, 1, 2))
-
-    one, other = boxes(), boxes()
-    a, b = shapely.polygons(one), shapely.polygons(other)
-    assert boxes_touch(one, other).tolist() == shapely.intersects(a, b).tolist()
-    assert box_gap_m(one, other) == pytest.approx(shapely.distance(a, b), abs=1e-9)
 
 
 def test_radar_places_shares_from_the_middle_to_the_rim():

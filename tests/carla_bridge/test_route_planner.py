@@ -15,7 +15,7 @@ from carla_bridge.route_sets.__main__ import main as write_route_files  # noqa: 
 from carla_bridge.routes import ROUTES_FOLDER  # noqa: E402
 from carla_bridge.routes.navigation import ANNOUNCE_M  # noqa: E402
 from carla_bridge.routes.route_file import RouteSpec, load_routes  # noqa: E402
-from carla_bridge.routes.route_planner import RoutePlanner, plan_route  # noqa: E402
+from carla_bridge.routes.route_planner import RoutePlanner  # noqa: E402
 from carla_bridge.server.town.town import Town  # noqa: E402
 from wamdiff2_core.errors import UserError  # noqa: E402
 from wamdiff2_core.frames import flip_y, pose_to_carla  # noqa: E402
@@ -163,11 +163,6 @@ def test_command_holds_from_25_m_before_the_junction_until_its_exit(planner, tow
     assert announced[0] == pytest.approx(entry - ANNOUNCE_M, abs=1.5)
     assert announced[-1] == pytest.approx(exit_, abs=1.5)
     assert announced == list(range(announced[0], announced[-1] + 1))
-
-
-def test_plan_route_equals_the_planner(planner, town):
-    spec = load_routes(ROUTES_FOLDER / "demo.xml")[0]
-    np.testing.assert_array_equal(plan_route(town.map, spec).xy_m, planner.plan(spec).xy_m)
 
 
 @pytest.mark.parametrize("name", ["Town01", "Town02", "Town03", "Town05"])

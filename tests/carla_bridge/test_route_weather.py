@@ -13,9 +13,10 @@ import carla
 from carla_bridge.client.client import Simulation
 from carla_bridge.leaderboard.route_weather import BASE_WEATHER, RouteWeather
 from carla_bridge.routes import ROUTES_FOLDER
-from carla_bridge.routes.route_file import WEATHER_FIELDS, RouteSpec, WeatherSpec, load_routes
+from carla_bridge.routes.route_file import RouteSpec, WeatherSpec, load_routes
 from carla_bridge.routes.route_planner import RoutePlanner
 from carla_bridge.scenarios.engine import ScenarioEngine
+from carla_bridge.weather_fields import WEATHER_FIELDS
 from tests.carla_bridge.drive_doubles import straight_route
 from wamdiff2_core.types import Pose2D
 

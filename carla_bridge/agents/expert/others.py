@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from carla_bridge.agents.expert.road import BACK_M, Road
-from wamdiff2_core.frames import wrap_angle
+from wamdiff2_core.frames import wrap_angle, wrap_angles
 from wamdiff2_core.types import Pose2D
 
 if TYPE_CHECKING:
@@ -266,8 +266,3 @@ def ego_discs(road: Road, s_m: np.ndarray, d_m: np.ndarray, pose: Pose2D, extent
     yaw = np.where(moving, np.arctan2(steps[:, 1], steps[:, 0]), road.headings(s_m))
     yaw = np.where(np.abs(wrap_angles(yaw - road.headings(s_m))) < 1.0, yaw, road.headings(s_m))
     return discs(np.column_stack([places, yaw]), extent_m[0], extent_m[1])
-
-
-def wrap_angles(angles_rad: np.ndarray) -> np.ndarray:
-    """Angles in [-pi, pi)."""
-    return (np.asarray(angles_rad) + math.pi) % (2 * math.pi) - math.pi

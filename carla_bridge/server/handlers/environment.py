@@ -1,13 +1,13 @@
-"""Weather, street lights, and queries about the town's objects."""
+"""Weather, street lights and gravity."""
 
 from __future__ import annotations
 
 from carla_bridge.server.protocol.arguments import RpcError, number, numbers
 from carla_bridge.server.protocol.rpc import MethodTable
 from carla_bridge.server.world import World
+from carla_bridge.weather_fields import WEATHER_FIELDS
 
 METHODS = MethodTable()
-WEATHER_FIELDS = 14
 GRAVITY_MPS2 = 9.81
 
 
@@ -20,7 +20,7 @@ def get_weather_parameters(world: World) -> list[float]:
 @METHODS.returns_nothing
 def set_weather_parameters(world: World, weather: list) -> None:
     """Set the weather that cameras see from now on."""
-    world.weather = numbers(weather, WEATHER_FIELDS, "weather")
+    world.weather = numbers(weather, len(WEATHER_FIELDS), "weather")
 
 
 @METHODS.returns_value

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from carla_bridge.server.geometry.polygons import Polygons
+from carla_bridge.server.geometry.poses import Pose, rotation_matrix
 from carla_bridge.server.geometry.scene import RenderCamera
 
 NEAR_M = 0.25
@@ -17,16 +18,7 @@ SMALLEST_PX = 0.7  # radius below which a polygon is left out; in pixels of the 
 
 def carla_axes(pitch: float, yaw: float, roll: float) -> np.ndarray:
     """(3, 3): rows are the forward, right and up vectors of a `carla.Rotation`, degrees."""
-    cp, sp = np.cos(np.deg2rad(pitch)), np.sin(np.deg2rad(pitch))
-    cy, sy = np.cos(np.deg2rad(yaw)), np.sin(np.deg2rad(yaw))
-    cr, sr = np.cos(np.deg2rad(roll)), np.sin(np.deg2rad(roll))
-    return np.array(
-        [
-            [cp * cy, cp * sy, sp],
-            [cy * sp * sr - sy * cr, sy * sp * sr + cy * cr, -cp * sr],
-            [-cy * sp * cr - sy * sr, -sy * sp * cr + cy * sr, cp * cr],
-        ]
-    )
+    return np.ascontiguousarray(rotation_matrix(Pose(pitch=pitch, yaw=yaw, roll=roll)).T)
 
 
 @dataclass(frozen=True)

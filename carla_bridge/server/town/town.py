@@ -23,10 +23,8 @@ from carla_bridge.server.town.opendrive_signals import has_signals, with_signals
 from carla_bridge.server.town.road_signals import SignalSpec
 from carla_bridge.server.town.scenery import build_scenery, pole_box
 from carla_bridge.server.town.signal_reader import on_road, read_signals
-from carla_bridge.server.town.town_library import SHIPPED_FOLDER, TownLibrary
+from carla_bridge.server.town.town_library import DEFAULT_TOWN, SHIPPED_FOLDER, TownLibrary
 from wamdiff2_core.errors import UserError
-
-DEFAULT_TOWN = "Wamtown01"
 
 SURFACE_LANES = (
     "driving",

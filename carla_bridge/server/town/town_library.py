@@ -8,6 +8,7 @@ from pathlib import Path
 from wamdiff2_core.errors import UserError, did_you_mean
 
 SHIPPED_FOLDER = Path(__file__).resolve().parents[1] / "towns"
+DEFAULT_TOWN = "Wamtown01"
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 
 carla = pytest.importorskip("carla")
 
-from carla_bridge.server.weather import CLEAR_NOON, PROTOCOL_NAMES, Weather  # noqa: E402
+from carla_bridge.server.weather import CLEAR_NOON, Weather  # noqa: E402
+from carla_bridge.weather_fields import WEATHER_FIELDS  # noqa: E402
 
 pytestmark = pytest.mark.carla
 
 def preset(name: str) -> Weather:
     parameters = getattr(carla.WeatherParameters, name)
-    return Weather.from_protocol([getattr(parameters, name) for name in PROTOCOL_NAMES])
+    return Weather.from_protocol([getattr(parameters, name) for name in WEATHER_FIELDS])
 
 
 def test_the_default_is_the_preset_clear_noon():
