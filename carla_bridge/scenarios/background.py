@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 import carla
 import numpy as np
 
+from carla_bridge.leases import TRAFFIC_MANAGER, Lease, lease_ports
 from carla_bridge.scenarios.behaviours import Track
 from carla_bridge.scenarios.places import Place, ScenarioError
 from carla_bridge.scenarios.stage import Stage
+from wamdiff2_core.errors import InfrastructureError
 
 if TYPE_CHECKING:
     from carla_bridge.client.client import Simulation
@@ -44,6 +46,7 @@ class BackgroundTraffic:
         self._simulation, self._plan, self._wanted = simulation, plan, vehicles
         self._stage = Stage(simulation, np.random.default_rng([seed, 8]))
         self._manager: Any = None
+        self._ports: Lease | None = None
         self.ids: list[int] = []
 
     def put(self) -> None:
@@ -51,6 +54,7 @@ class BackgroundTraffic:
 
         Raises:
             ScenarioError: there is no room for half of them.
+            InfrastructureError: the server or its traffic manager does not take them.
         """
         places = self._places()
         order = self._stage.rng.permutation(len(places))[: SPAWN_CHOICES * self._wanted]
@@ -69,9 +73,11 @@ class BackgroundTraffic:
     def close(self) -> None:
         """Take the vehicles away; never raises."""
         self._stage.close()
-        if self._manager is not None:
+        if self._manager is not None and not self._simulation.lost:
             with suppress(RuntimeError):
                 self._manager.set_synchronous_mode(False)
+        if self._ports is not None:
+            self._ports.close()
 
     def _places(self) -> list[Place]:
         """Spawn points near the route, but not where the ego vehicle begins."""
@@ -87,10 +93,19 @@ class BackgroundTraffic:
         return found
 
     def _manage(self) -> None:
-        """Hand the vehicles to the traffic manager."""
-        self._manager = self._simulation.client.get_trafficmanager()
-        self._manager.set_synchronous_mode(True)
-        self._manager.set_random_device_seed(int(self._stage.rng.integers(2**31)))
-        port = self._manager.get_port()
-        batch = [carla.command.SetAutopilot(actor_id, True, port) for actor_id in self.ids]
-        self._simulation.client.apply_batch_sync(batch, False)
+        """Hand the vehicles to a traffic manager, on a port that no other drive of this machine uses."""
+        client, seed = self._simulation.client, int(self._stage.rng.integers(2**31))
+        self._ports = lease_ports()
+        port = self._ports.number + TRAFFIC_MANAGER
+
+        def hand_over() -> list[Any]:
+            self._manager = client.get_trafficmanager(port)
+            self._manager.set_synchronous_mode(True)
+            self._manager.set_random_device_seed(seed)
+            batch = [carla.command.SetAutopilot(actor_id, True, port) for actor_id in self.ids]
+            return list(client.apply_batch_sync(batch, False))
+
+        answers = self._simulation.call(hand_over, "handing the background vehicles to the traffic manager")
+        refused = [f"{answer.actor_id}: {answer.error}" for answer in answers if answer.error]
+        if refused:
+            raise InfrastructureError(f"the traffic manager on port {port} did not take vehicle {refused[0]}")
