@@ -1,8 +1,8 @@
 """The simulation as the bridge sees it: one ego vehicle with sensors, moved tick by tick through the `carla` library.
 
-Works the same against CARLA 0.9.16 and against the embedded server. Everything that leaves this module is REP-103; the
-library's left-handed numbers end here. The tick is synchronous and exact: it returns when every sensor that is due for
-the new frame has delivered precisely that frame.
+Works the same against CARLA 0.9.15 and 0.9.16 and against the embedded server. Everything that leaves this module is
+REP-103; the library's left-handed numbers end here. The tick is synchronous and exact: it returns when every sensor
+that is due for the new frame has delivered precisely that frame.
 """
 
 from __future__ import annotations

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +11,7 @@ import typer
 
 from carla_bridge.client.server_process import parse_address
 from carla_bridge.nano import NANO_CAMERA, NANO_TASK
+from carla_bridge.provenance import code_hash, file_hashes, map_files, versions_of
 from carla_bridge.routes import ROUTES_FOLDER
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.outputs import writable_folder
@@ -20,6 +19,7 @@ from wamdiff2_core.outputs import writable_folder
 if TYPE_CHECKING:
     from carla_bridge.collect.runner import CollectConfig
 
+WALKERS = 40
 DEFAULT_ROUTES = (ROUTES_FOLDER / "embedded-40.xml", ROUTES_FOLDER / "train.xml")
 
 
@@ -35,7 +35,9 @@ def collect(
     seconds: Annotated[float, typer.Option(min=5.0, help="Simulated time of an episode.")] = 60.0,
     fleet: Annotated[int, typer.Option(min=0, max=30, help="Expert-driven vehicles beside the first.")] = 11,
     vehicles: Annotated[int, typer.Option(min=0, help="Vehicles of background traffic.")] = 20,
-    walkers: Annotated[int, typer.Option(min=0, help="Walkers, in the embedded world.")] = 40,
+    walkers: Annotated[
+        int | None, typer.Option(min=0, help="Walkers, in the embedded world.", show_default=str(WALKERS)),
+    ] = None,
     scenarios: Annotated[bool, typer.Option(help="Play the scenarios of the routes, or leave them out.")] = True,
     images: Annotated[bool, typer.Option(help="Take pictures, or plan from words alone.")] = True,
     workers: Annotated[int, typer.Option(min=1, help="Processes, each with a server of its own.")] = 1,
@@ -55,12 +57,14 @@ def collect(
         if workers > 1:
             raise UserError("workers", "1 with --carla: a server has one world", workers)
         if walkers:
-            walkers = 0  # only the embedded server has walkers of its own
+            raise UserError("--walkers", "none with --carla: only the embedded server has walkers of its own", walkers)
+    if walkers is None:
+        walkers = 0 if carla else WALKERS
     config = CollectConfig(
         tuple(routes or DEFAULT_ROUTES), out, seed, seconds, fleet, vehicles, walkers, scenarios, images, carla, maps
     )
     config.schedule()  # reads the files, so that a bad one is told before anything is begun
-    with SetFolder(out, _request(config), _versions(), samples) as target, _progress() as bar:
+    with SetFolder(out, _request(config), samples) as target, _progress() as bar:
         before, began_s, processor_s = target.samples, time.monotonic(), sum(os.times()[:4])
         task = bar.add_task("collect", total=samples, completed=target.samples, episodes=target.episodes)
         more = episodes(config, target.episodes, workers, max_episodes)
@@ -84,15 +88,14 @@ def _request(config: CollectConfig) -> dict[str, Any]:
     values = {name: getattr(config, name) for name in (
         "seed", "seconds", "fleet", "vehicles", "walkers", "scenarios", "images", "carla",
     )}  # fmt: skip
-    files = {file.name: hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in config.routes}
-    maps = "" if config.maps is None else str(config.maps)
+    maps = map_files(config.maps, (spec.town for spec in config.specs()))
     task = asdict(NANO_TASK)
     task["target_rule"]["distances_m"] = list(task["target_rule"]["distances_m"])
-    return {"routes": files, "maps": maps, **values, "task": task, "camera": asdict(NANO_CAMERA)}
-
-
-def _versions() -> dict[str, str]:
-    return {name: version(name) for name in ("wamdiff2", "carla", "numpy", "opencv-python-headless", "simplejpeg")}
+    return {
+        "routes": file_hashes({file.name: file for file in config.routes}), "maps": file_hashes(maps), **values,
+        "task": task, "camera": asdict(NANO_CAMERA), "code": code_hash(),
+        "versions": versions_of("wamdiff2", "carla", "numpy", "opencv-python-headless", "simplejpeg"),
+    }
 
 
 def _progress() -> Any:
@@ -100,7 +103,7 @@ def _progress() -> Any:
     from rich.text import Text
 
     class Rate(ProgressColumn):
-        """Samples of wall-clock second."""
+        """Samples per second of wall-clock time."""
 
         def render(self, task: Any) -> Text:
             return Text(f"{task.speed:.1f}/s" if task.speed else "")

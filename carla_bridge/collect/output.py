@@ -31,13 +31,12 @@ class SetFolder:
         episodes: that are in it, from the first on.
     """
 
-    def __init__(self, folder: Path, request: Mapping[str, Any], versions: Mapping[str, str], most: int) -> None:
+    def __init__(self, folder: Path, request: Mapping[str, Any], most: int) -> None:
         """Begin a set, or go on with one.
 
         Args:
             folder: exists.
             request: what the content depends on; a set of another request is refused.
-            versions: of what makes it, for the reader.
             most: planning samples that the set may hold. An episode that was cut short for an earlier, smaller limit is
                 taken out, to be driven again.
 
@@ -53,8 +52,8 @@ class SetFolder:
         try:
             check_same_request(journal, found, request)
         except UserError as error:
-            raise UserError("out", "an empty folder, or one begun with the same arguments", error.got,
-                            "choose another folder, or give the earlier arguments") from None
+            raise UserError("out", "an empty folder, or one begun with the same arguments, code and maps", error.got,
+                            "choose another folder, or give the earlier arguments to the code of then") from None
         self._journal = Journal(journal, request, durable=True)
         done = list({item["episode"]: item for item in self._journal.items}.values())
         if done and done[-1]["cut"] and sum(item["samples"] for item in done) < most:
@@ -64,7 +63,7 @@ class SetFolder:
         self._writers = {name: DatasetWriter(folder, name, DATASOURCE) for name in FILES}
         self.samples = self._writers[PLANNING].count
         self.episodes, self._most = len(done), most
-        text = json.dumps({"request": dict(request), "versions": dict(versions)}, indent=1)
+        text = json.dumps({"request": dict(request)}, indent=1)
         with disk_errors_named(folder / SETTINGS_FILE):
             (folder / SETTINGS_FILE).write_text(text + "\n")
 

@@ -6,22 +6,17 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import importlib.util
 import json
-import platform
 import sys
 from dataclasses import dataclass
-from importlib import metadata
-from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from carla_bridge.agents.choice import AgentChoice
-from wamdiff2_core.cli.main import exit_code_of
+from carla_bridge.provenance import code_hash, versions_of
+from wamdiff2_core.cli.main import run_alone
 from wamdiff2_core.config import Strict
-
-PACKAGES = ("carla_bridge", "wamdiff2_core", "wamdiff2_ros")
-KINDS = frozenset({".py", ".json", ".xml", ".xodr", ".yaml"})  # what a drive depends on
-HASH_LENGTH = 12
 
 
 @dataclass(frozen=True)
@@ -54,20 +49,7 @@ class Installation(Strict):
 
 def versions() -> dict[str, str]:
     """Versions that decide about the outcome of a drive, by name."""
-    return {name: metadata.version(name) for name in ("wamdiff2", "carla", "numpy", "torch")} | {
-        "python": platform.python_version()
-    }
-
-
-def code_hash() -> str:
-    """First digits of the SHA-256 over the files of `PACKAGES` that a drive depends on, by path."""
-    digest = hashlib.sha256()
-    for package in PACKAGES:
-        spec = importlib.util.find_spec(package)
-        for root in map(Path, (spec.submodule_search_locations if spec is not None else None) or ()):
-            for path in sorted(path for path in root.rglob("*") if path.suffix in KINDS):
-                digest.update(f"{package}/{path.relative_to(root).as_posix()}\0".encode() + path.read_bytes())
-    return digest.hexdigest()[:HASH_LENGTH]
+    return versions_of("wamdiff2", "carla", "numpy", "torch")
 
 
 def checkpoint_of(agent: AgentChoice) -> str:
@@ -79,10 +61,10 @@ def checkpoint_of(agent: AgentChoice) -> str:
     return checkpoint_hash(agent.folder)
 
 
-def main(planner: str) -> None:
+def main(planner: Annotated[str, typer.Argument(metavar="PLANNER", help="As for `closed-loop --planner`.")]) -> None:
     """Print what is installed here."""
     print(json.dumps(dataclasses.asdict(Installation.here(AgentChoice.parse(planner)))))
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code_of(lambda: main(sys.argv[1])))
+    sys.exit(run_alone(main, "carla_bridge.evaluation.installation"))

@@ -25,8 +25,9 @@ from carla_bridge.agents.choice import AgentChoice
 from carla_bridge.drive.driver import DriveConfig
 from carla_bridge.evaluation.attempts import Job, Task
 from carla_bridge.evaluation.cluster_node import Inputs, pack, scratch_folder, unpack
-from carla_bridge.evaluation.installation import PACKAGES, Installation
+from carla_bridge.evaluation.installation import Installation
 from carla_bridge.evaluation.request import Evaluation
+from carla_bridge.provenance import PACKAGES
 from carla_bridge.routes import ROUTES_FOLDER
 from carla_bridge.routes.route_file import load_routes
 from tests.carla_bridge import kill_anywhere
