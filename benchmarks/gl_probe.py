@@ -9,6 +9,7 @@ Needs `moderngl`, which is no dependency of this package.
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Annotated
 
@@ -20,6 +21,8 @@ from benchmarks.render_speed import measure
 from carla_bridge.server.rendering.renderer import Renderer
 from carla_bridge.server.town.town import Town
 from carla_bridge.server.weather import CLEAR_NOON
+from wamdiff2_core.cli.main import run_alone
+from wamdiff2_core.errors import InfrastructureError
 
 PICTURES = 40
 VERTEX = """
@@ -75,8 +78,7 @@ def main(
     try:
         name, wall_ms, cpu_ms = draw_ms(width, height, triangles)
     except Exception as error:
-        typer.echo(f"no OpenGL here: {error}", err=True)
-        raise typer.Exit(3) from error
+        raise InfrastructureError(f"no OpenGL here: {error}") from error
     town = Town.load()
     painter = measure(Renderer(town), town, CLEAR_NOON, actors=20, width=width, height=height, places=30)
     typer.echo(f"{name}: {triangles} triangles, {width}x{height}: wall {wall_ms:.1f} ms, cpu {cpu_ms:.1f} ms")
@@ -84,4 +86,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    sys.exit(run_alone(main, "benchmarks.gl_probe"))

@@ -7,19 +7,23 @@ An unreadable answer counts as a car that stays where it is: all its waypoints a
 
 from __future__ import annotations
 
-import argparse
+import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
+import typer
 
 from wamdiff2_core.chat import ChatRequest
+from wamdiff2_core.cli.main import run_alone
 from wamdiff2_core.config import DecodeConfig, PlanningTask
 from wamdiff2_core.conversations import read_rgb
 from wamdiff2_core.dataset import Sample, read_dataset
 from wamdiff2_core.decode import Generation, Generator
 from wamdiff2_core.decode.grammar import waypoint_language
+from wamdiff2_core.errors import UserError
 from wamdiff2_core.model.checkpoint import load_checkpoint
 from wamdiff2_core.tasks.planning import parse_waypoints
 from wamdiff2_core.tasks.text import AnswerError
@@ -43,23 +47,22 @@ def measured(answers: list[Generation], samples: list[Sample], task: PlanningTas
             f"interventions {changed} of {sum(answer.stats.tokens for answer in answers)} tokens")
 
 
-def main() -> None:
+def main(
+    data: Annotated[Path, typer.Option(help="Planning samples, such as those of `wamdiff2 collect`.")],
+    checkpoint: Annotated[Path, typer.Option(help="Checkpoint folder.")] = Path("checkpoints/wamdiff2-nano"),
+    limit: Annotated[int, typer.Option(min=1, help="Samples to answer, spread over the file.")] = 100,
+) -> None:
     """Decode the same samples in several ways."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--checkpoint", default="checkpoints/wamdiff2-nano")
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--limit", type=int, default=100)
-    arguments = parser.parse_args()
     torch.set_num_threads(1)
-    checkpoint = load_checkpoint(arguments.checkpoint)
-    assert checkpoint.record is not None
-    task, base = checkpoint.record.planning, checkpoint.record.decode
-    assert task is not None
-    samples = read_dataset(arguments.data)
-    samples = samples[:: max(1, len(samples) // arguments.limit)][: arguments.limit]
-    decoder, language = Generator(checkpoint), waypoint_language(checkpoint.chat, task)
+    loaded = load_checkpoint(checkpoint)
+    if loaded.record is None or loaded.record.planning is None:
+        raise UserError("--checkpoint", "one with a record of how it plans", str(checkpoint))
+    task, base = loaded.record.planning, loaded.record.decode
+    samples = read_dataset(data)
+    samples = samples[:: max(1, len(samples) // limit)][:limit]
+    decoder, language = Generator(loaded), waypoint_language(loaded.chat, task)
     requests = [
-        checkpoint.chat.encode(ChatRequest(s.prompt, tuple(map(read_rgb, s.images)), s.conversation.system, s.history))
+        loaded.chat.encode(ChatRequest(s.prompt, tuple(map(read_rgb, s.images)), s.conversation.system, s.history))
         for s in samples
     ]
     ways: list[tuple[str, DecodeConfig]] = [
@@ -79,4 +82,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_alone(main, "benchmarks.grammar"))

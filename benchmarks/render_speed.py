@@ -6,6 +6,7 @@ python -m benchmarks.render_speed --json
 from __future__ import annotations
 
 import json
+import sys
 import time
 from typing import Annotated
 
@@ -18,6 +19,7 @@ from benchmarks.world_speed import machine
 from carla_bridge.server.rendering.renderer import Renderer
 from carla_bridge.server.town.town import Town
 from carla_bridge.server.weather import CLEAR_NOON, Weather
+from wamdiff2_core.cli.main import run_alone
 
 TAKES = 4
 WEATHERS = {
@@ -93,4 +95,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    sys.exit(run_alone(main, "benchmarks.render_speed"))

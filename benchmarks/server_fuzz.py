@@ -1,6 +1,6 @@
 """Fire hostile bytes at both ports of the embedded server while a real CARLA client drives in it.
 
-    python benchmarks/server_fuzz.py --shots 100000
+    python -m benchmarks.server_fuzz --shots 100000
 
 A shot is one connection: random bytes, a damaged or cut request, an unknown method, a request with random arguments, a
 claim of a giant message, a random subscription; some are reset instead of closed, some stay open for a while. The
@@ -12,7 +12,6 @@ Prints one line of numbers; exits with 1 when something of that is not so.
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import socket
@@ -27,8 +26,10 @@ from typing import Annotated, Any
 import msgpack
 import typer
 
+from benchmarks.world_memory import resident_mib
 from carla_bridge.ports import free_ports
 from carla_bridge.server.handlers import all_methods
+from wamdiff2_core.cli.main import run_alone
 from wamdiff2_core.processes import child_environment
 
 OPEN_AT_ONCE = 40
@@ -157,11 +158,6 @@ def fire(port: int, shots: int, seed: int) -> int:
     return failed
 
 
-def resident_mib(pid: int) -> float:
-    """Resident memory of a process."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
 def open_files(pid: int) -> int:
     """Number of open files of a process."""
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
@@ -169,7 +165,7 @@ def open_files(pid: int) -> int:
 
 def _die_holding_sensors(port: int) -> None:
     """Let a client be killed while it listens to sensors."""
-    holder = _child(__file__, "--role", "hold", "--port", str(port))
+    holder = _child("-m", "benchmarks.server_fuzz", "--role", "hold", "--port", str(port))
     assert holder.stdout is not None
     assert holder.stdout.readline() == "holding\n"
     time.sleep(0.5)
@@ -189,16 +185,16 @@ def main(
     seed: Annotated[int, typer.Option(help="Seed of the shots.")] = 0,
     role: Annotated[str, typer.Option(hidden=True)] = "",
     port: Annotated[int, typer.Option(hidden=True)] = 0,
-) -> None:
+) -> int:
     """Run the bombardment and print what came of it."""
     if role:
         {"drive": drive, "hold": hold_sensors}[role](port)
-        return
+        return 0
     port = free_ports(2)
     server = _child("-m", "carla_bridge.server", "--port", str(port), stderr=subprocess.DEVNULL)
     assert server.stdout is not None
     assert server.stdout.readline().startswith("ready")
-    driver = _child(__file__, "--role", "drive", "--port", str(port))
+    driver = _child("-m", "benchmarks.server_fuzz", "--role", "drive", "--port", str(port))
     assert driver.stdout is not None
     assert driver.stdout.readline() == "driving\n"
     files_before = open_files(server.pid)
@@ -221,8 +217,8 @@ def main(
         result["exit_code"] = server.wait(timeout=20)
     print(json.dumps(result))
     good = alive and not failed and not result["files_left"] and not result["missed"] and result["exit_code"] == 0
-    sys.exit(0 if good and result["growth_mib"] < GROWTH_LIMIT_MIB else 1)
+    return 0 if good and result["growth_mib"] < GROWTH_LIMIT_MIB else 1
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    sys.exit(run_alone(main, "benchmarks.server_fuzz"))

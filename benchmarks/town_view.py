@@ -5,6 +5,7 @@ python -m benchmarks.town_view --town Wamtown02 --out docs/images/wamtown02.png
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +17,7 @@ import typer
 from carla_bridge.server.geometry.scene import BoxKind, SignalKind
 from carla_bridge.server.town.scenery import rectangle
 from carla_bridge.server.town.town import Town
+from wamdiff2_core.cli.main import run_alone
 
 MARGIN_M = 15.0
 SHIFT = 4  # OpenCV takes coordinates in sixteenths of a pixel
@@ -91,4 +93,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    sys.exit(run_alone(main, "benchmarks.town_view"))

@@ -9,16 +9,18 @@ tick, motion and collisions included.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
+from typing import Annotated
 
 import numpy as np
+import typer
 
 from benchmarks.traffic_watch import DT_S, build_world
 from benchmarks.world_speed import machine
 from carla_bridge.server.town.town import Town
+from wamdiff2_core.cli.main import run_alone
 
 WARM_UP_TICKS = 200  # queues form, caches fill
 
@@ -50,25 +52,23 @@ def measure(town: Town, vehicles: int, walkers: int, seconds: float, seed: int) 
     return figures
 
 
-def main() -> int:
-    """Entry of `python -m benchmarks.traffic_speed`."""
-    parser = argparse.ArgumentParser(prog="benchmarks.traffic_speed", description=__doc__.splitlines()[0])
-    parser.add_argument("--town", default="Wamtown02", help="shipped town, or an .xodr file")
-    parser.add_argument("--vehicles", type=int, default=60)
-    parser.add_argument("--walkers", type=int, default=40)
-    parser.add_argument("--seconds", type=float, default=20.0, help="simulated time to measure")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    options = parser.parse_args()
-    figures = measure(Town.load(options.town), options.vehicles, options.walkers, options.seconds, options.seed)
-    load = {"town": options.town, "vehicles": options.vehicles, "walkers": options.walkers}
-    if options.json:
+def main(
+    town: Annotated[str, typer.Option(help="Town by name, or an .xodr file.")] = "Wamtown02",
+    vehicles: Annotated[int, typer.Option(min=1, help="Vehicles of the server's own traffic.")] = 60,
+    walkers: Annotated[int, typer.Option(min=0, help="Walkers of the server's own.")] = 40,
+    seconds: Annotated[float, typer.Option(min=0.5, help="Simulated time to measure.")] = 20.0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the traffic.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Measure the traffic's share of a tick."""
+    figures = measure(Town.load(town), vehicles, walkers, seconds, seed)
+    load = {"town": town, "vehicles": vehicles, "walkers": walkers}
+    if as_json:
         print(json.dumps({**machine(), **load, **figures}, indent=1))
-    else:
-        for name, value in {**load, **figures}.items():
-            print(f"{name:16} {value}")
-    return 0
+        return
+    for name, value in {**load, **figures}.items():
+        print(f"{name:16} {value}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_alone(main, "benchmarks.traffic_speed"))

@@ -9,14 +9,15 @@ when somebody collided, ran a red light or a stop sign.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
 from collections import defaultdict
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
+import typer
 
 from benchmarks.world_speed import Listeners
 from carla_bridge.server.actors.signals import TrafficLight
@@ -28,6 +29,7 @@ from carla_bridge.server.protocol.wire import TrafficLightState
 from carla_bridge.server.town.town import Town
 from carla_bridge.server.traffic.traffic import Background
 from carla_bridge.server.world import World, place_signals
+from wamdiff2_core.cli.main import run_alone
 
 DT_S = 0.05
 STOPPED_MPS = 0.2
@@ -174,23 +176,22 @@ def build_world(town: Town, vehicles: int, walkers: int, seed: int) -> World:
     )
 
 
-def main() -> int:
-    """Entry of `python -m benchmarks.traffic_watch`."""
-    parser = argparse.ArgumentParser(prog="benchmarks.traffic_watch", description=__doc__.splitlines()[0])
-    parser.add_argument("--town", default="Wamtown02", help="shipped town, or an .xodr file")
-    parser.add_argument("--minutes", type=float, default=10.0, help="simulated time")
-    parser.add_argument("--vehicles", type=int, default=40)
-    parser.add_argument("--walkers", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    options = parser.parse_args()
-    world = build_world(Town.load(options.town), options.vehicles, options.walkers, options.seed)
+def main(
+    town: Annotated[str, typer.Option(help="Town by name, or an .xodr file.")] = "Wamtown02",
+    minutes: Annotated[float, typer.Option(min=0.01, help="Simulated time.")] = 10.0,
+    vehicles: Annotated[int, typer.Option(min=0, help="Vehicles of the server's own traffic.")] = 40,
+    walkers: Annotated[int, typer.Option(min=0, help="Walkers of the server's own.")] = 20,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the traffic.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> int:
+    """Watch the traffic; 1 when anybody collides or runs a red light or stop sign."""
+    world = build_world(Town.load(town), vehicles, walkers, seed)
     judge = Judge(world)
-    for _ in range(round(options.minutes * 60 / DT_S)):
+    for _ in range(round(minutes * 60 / DT_S)):
         world.step(DT_S)
         judge.watch()
-    figures = {"town": world.town.name, "seed": options.seed, **judge.figures()}
-    if options.json:
+    figures = {"town": world.town.name, "seed": seed, **judge.figures()}
+    if as_json:
         print(json.dumps({**figures, "events": judge.events()}, indent=1))
     else:
         for name, value in figures.items():
@@ -201,4 +202,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_alone(main, "benchmarks.traffic_watch"))

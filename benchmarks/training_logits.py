@@ -11,39 +11,41 @@ takes; `rows` once more with a prompt four times as long.
 
 from __future__ import annotations
 
-import argparse
 import json
 import resource
 import subprocess
 import sys
 import time
-from typing import Any
+from typing import Annotated, Any
+
+import typer
+
+from wamdiff2_core.cli.main import run_alone
 
 VOCABULARY, MASK_ID, EOS_ID, IMAGE_ID = 151936, 151671, 151645, 151655
 ANSWER, BLOCK = 64, 32
 
 
-def main() -> None:
-    """Print the table, or run one case."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--prompt", type=int, default=600, help="prompt tokens")
-    parser.add_argument("--steps", type=int, default=3, help="measured steps of one sample")
-    parser.add_argument("--case", choices=("full", "rows"), help=argparse.SUPPRESS)
-    chosen = parser.parse_args()
-    if chosen.case:
-        print(json.dumps(measure(chosen.case, chosen.prompt, chosen.steps)))
+def main(
+    prompt: Annotated[int, typer.Option(min=1, help="Prompt tokens.")] = 600,
+    steps: Annotated[int, typer.Option(min=1, help="Measured steps of one sample.")] = 3,
+    case: Annotated[str, typer.Option(hidden=True)] = "",
+) -> None:
+    """Print the table."""
+    if case:
+        print(json.dumps(measure(case, prompt, steps)))
         return
-    cases = (("full", chosen.prompt), ("rows", chosen.prompt), ("rows", 4 * chosen.prompt))
-    results = [_in_a_process(case, prompt, chosen.steps) for case, prompt in cases]
+    cases = (("full", prompt), ("rows", prompt), ("rows", 4 * prompt))
+    results = [_in_a_process(case, prompt, steps) for case, prompt in cases]
     print("logits  prompt  samples/s  peak above model, MiB  loss")
-    for (case, prompt), result in zip(cases, results, strict=True):
-        print(f"{case:6}  {prompt:6}  {result['samples_per_s']:9.2f}  {result['peak_mib']:21.0f}  {result['loss']:.4f}")
+    for (way, tokens), result in zip(cases, results, strict=True):
+        print(f"{way:6}  {tokens:6}  {result['samples_per_s']:9.2f}  {result['peak_mib']:21.0f}  {result['loss']:.4f}")
     full, rows, long = results
     print(f"rows over full: {rows['samples_per_s'] / full['samples_per_s']:.1f} x samples/s, "
           f"{full['peak_mib'] / rows['peak_mib']:.1f} x less memory; "
-          f"{4 * chosen.prompt} prompt tokens take {long['peak_mib'] - rows['peak_mib']:.0f} MiB more than "
-          f"{chosen.prompt} (its logits alone would take "
-          f"{3 * chosen.prompt * VOCABULARY * 4 / 2**20:.0f} MiB)")
+          f"{4 * prompt} prompt tokens take {long['peak_mib'] - rows['peak_mib']:.0f} MiB more than "
+          f"{prompt} (its logits alone would take "
+          f"{3 * prompt * VOCABULARY * 4 / 2**20:.0f} MiB)")
 
 
 def measure(case: str, prompt: int, steps: int) -> dict[str, float]:
@@ -143,4 +145,4 @@ def _in_a_process(case: str, prompt: int, steps: int) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_alone(main, "benchmarks.training_logits"))

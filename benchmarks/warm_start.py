@@ -8,15 +8,19 @@ An unreadable answer counts as a car that stays where it is.
 
 from __future__ import annotations
 
-import argparse
+import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
+import typer
 
 from wamdiff2_core.bench.deadline import Case, distance_m, read_case
+from wamdiff2_core.cli.main import run_alone
 from wamdiff2_core.dataset import Sample, read_dataset
+from wamdiff2_core.errors import UserError
 from wamdiff2_core.model.checkpoint import load_checkpoint
 from wamdiff2_core.planner import CheckpointPlanner
 from wamdiff2_core.types import Plan
@@ -62,25 +66,27 @@ def tell(plans: dict[str, list[Plan]], cases: list[Case]) -> None:
     print(f"L2 with it by {change.mean():+.3f} m, 95 % interval {low:+.3f} to {high:+.3f} m", flush=True)
 
 
-def main() -> None:
+def main(
+    data: Annotated[Path, typer.Option(help="Planning samples, such as those of `wamdiff2 collect`.")],
+    checkpoint: Annotated[Path, typer.Option(help="Checkpoint folder.")] = Path("checkpoints/wamdiff2-nano"),
+    pairs: Annotated[int, typer.Option(min=1, help="Pairs of frames, spread over the file.")] = 100,
+) -> None:
     """Plan the second frame of every pair, cold and with the first frame's plan before it."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--checkpoint", default="checkpoints/wamdiff2-nano")
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--pairs", type=int, default=100)
-    arguments = parser.parse_args()
     torch.set_num_threads(1)
-    checkpoint = load_checkpoint(arguments.checkpoint)
-    cold = CheckpointPlanner(checkpoint)
+    loaded = load_checkpoint(checkpoint)
+    cold = CheckpointPlanner(loaded)
     planning = cold.record.planning
-    assert planning is not None
-    warm = CheckpointPlanner(checkpoint, replace(cold.record.decode, warm_start="previous"))
-    pairs = consecutive(read_dataset(arguments.data), planning.dt_s)
-    count = min(arguments.pairs, len(pairs))
+    if planning is None:
+        raise UserError("--checkpoint", "one with a record of how it plans", str(checkpoint))
+    warm = CheckpointPlanner(loaded, replace(cold.record.decode, warm_start="previous"))
+    found = consecutive(read_dataset(data), planning.dt_s)
+    count = min(pairs, len(found))
+    if not found:
+        raise UserError("--data", f"samples of one car that are {planning.dt_s:g} s apart", f"none in {data}")
     cases: list[Case] = []
     plans: dict[str, list[Plan]] = {"off": [], "previous": []}
     for index in range(count):
-        before, case = (read_case(sample, planning, cold.rig) for sample in pairs[index * len(pairs) // count])
+        before, case = (read_case(sample, planning, cold.rig) for sample in found[index * len(found) // count])
         case = at(case, round(planning.dt_s * 1e9))
         warm.plan(at(before, 0).observation)
         cases.append(case)
@@ -91,4 +97,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_alone(main, "benchmarks.warm_start"))

@@ -5,6 +5,7 @@ python -m benchmarks.weather_sheet --weathers weather.xml --out docs/images/weat
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 from xml.etree import ElementTree
@@ -19,6 +20,7 @@ from carla_bridge.server.rendering.renderer import Renderer
 from carla_bridge.server.town.town import Town
 from carla_bridge.server.weather import Weather
 from carla_bridge.weather_fields import WEATHER_FIELDS
+from wamdiff2_core.cli.main import run_alone
 from wamdiff2_core.errors import UserError
 
 COLUMNS = 4
@@ -77,4 +79,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    sys.exit(run_alone(main, "benchmarks.weather_sheet"))

@@ -29,7 +29,7 @@ WEATHERS = ("ClearNoon", "HardRainSunset", "CloudyNight", "WetCloudyNoon")
 
 
 def long_run(town: str, hours: float, seed: int) -> Iterator[tuple[float, float]]:
-    """Simulate; yields (simulated seconds, resident megabytes of the server) every `SAMPLE_S` of simulated time."""
+    """Simulate; yields (simulated seconds, resident MiB of the server) every `SAMPLE_S` of simulated time."""
     port = free_ports(2)
     command = [sys.executable, "-m", "carla_bridge.server", "--port", str(port), "--town", town, "--seed", str(seed),
                "--vehicles", str(VEHICLES), "--walkers", str(WALKERS)]  # fmt: skip
@@ -43,7 +43,7 @@ def long_run(town: str, hours: float, seed: int) -> Iterator[tuple[float, float]
             for tick in range(1, round(hours * 3600 / DT_S) + 1):
                 client.tick(tick)
                 if tick % round(SAMPLE_S / DT_S) == 0:
-                    yield tick * DT_S, resident_mb(server.pid)
+                    yield tick * DT_S, resident_mib(server.pid)
         finally:
             client.close()
 
@@ -108,16 +108,16 @@ class Watcher:
         )
 
 
-def growth(samples_mb: list[float]) -> tuple[float, float, float]:
+def growth(samples_mib: list[float]) -> tuple[float, float, float]:
     """Highest memory after settling and at the end, and by what share it grew.
 
     Caches fill and are emptied all the time, so two windows of a quarter of the run are compared, not two moments.
     """
-    first, window = int(SETTLING_SHARE * len(samples_mb)), max(1, len(samples_mb) // 4)
-    settled, end = max(samples_mb[first : first + window]), max(samples_mb[-window:])
+    first, window = int(SETTLING_SHARE * len(samples_mib)), max(1, len(samples_mib) // 4)
+    settled, end = max(samples_mib[first : first + window]), max(samples_mib[-window:])
     return settled, end, end / settled - 1
 
 
-def resident_mb(pid: int) -> float:
-    """Memory of a process that is in use now."""
+def resident_mib(pid: int) -> float:
+    """Resident memory of a process, MiB."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize() / 2**20

@@ -13,20 +13,19 @@ seconds in one second.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
-import os
-import platform
 import random
-import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from benchmarks.client_speed import measure_client
 from benchmarks.world_memory import SAMPLE_S, SHORTEST_RUN_SAMPLES, growth, long_run
+from carla_bridge.drive.run_setup import describe_commit, describe_machine
 from carla_bridge.server.actors.actor import Actor
 from carla_bridge.server.actors.vehicle import Vehicle
 from carla_bridge.server.actors.walker import Walker
@@ -37,6 +36,8 @@ from carla_bridge.server.protocol.streams import StreamHub
 from carla_bridge.server.town.town import Town
 from carla_bridge.server.weather import CLEAR_NOON, Weather
 from carla_bridge.server.world import World
+from wamdiff2_core.cli.main import run_alone
+from wamdiff2_core.errors import UserError
 
 DT_S = 0.05
 RAINY_NIGHT = Weather(
@@ -200,37 +201,34 @@ def summary(load: str, times_s: list[float]) -> Speed:
 
 def machine() -> dict[str, str]:
     """Where and at which commit this was measured."""
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
-    return {
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
-        "date": time.strftime("%Y-%m-%d"),
-        "commit": commit.stdout.strip() or "unknown",
-    }
+    return {"machine": describe_machine(), "date": time.strftime("%Y-%m-%d"), "commit": describe_commit() or "unknown"}
 
 
-def main() -> int:
-    """Entry of `python -m benchmarks.world_speed`."""
-    parser = argparse.ArgumentParser(prog="benchmarks.world_speed", description=__doc__.splitlines()[0])
-    parser.add_argument("--town", default="Wamtown01", help="shipped town, or an .xodr file")
-    parser.add_argument("--seconds", type=float, default=20.0, help="simulated seconds for each load")
-    parser.add_argument("--hours", type=float, help="simulate this many hours instead, and watch the memory")
-    parser.add_argument("--client", action="store_true", help="measure through a server process as well")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    options = parser.parse_args()
-    if options.hours is not None:
-        if options.hours * 3600 < SHORTEST_RUN_SAMPLES * SAMPLE_S:
-            parser.error(f"--hours: expected at least {SHORTEST_RUN_SAMPLES * SAMPLE_S / 3600:.2f}")
-        return watch_memory(options.town, options.hours, options.seed, options.json)
-    town = Town.load(options.town)
-    speeds = [measure(town, load, options.seconds, options.seed) for load in LOADS]
-    if options.client:
-        times_s = measure_client(options.town, 15, 5, options.seconds)
+def main(
+    town: Annotated[str, typer.Option(help="Town by name, or an .xodr file.")] = "Wamtown01",
+    seconds: Annotated[float, typer.Option(min=0.5, help="Simulated seconds for each load.")] = 20.0,
+    hours: Annotated[
+        float | None, typer.Option(help="Simulate so many hours instead, and watch the memory.", show_default=False)
+    ] = None,
+    client: Annotated[bool, typer.Option("--client", help="Measure through a server process as well.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of places and kinds.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> int:
+    """Measure how fast the embedded world runs, or whether it keeps its size."""
+    if hours is not None:
+        shortest = SHORTEST_RUN_SAMPLES * SAMPLE_S / 3600
+        if hours < shortest:
+            raise UserError("--hours", f"at least {shortest:.2f}", hours)
+        return watch_memory(town, hours, seed, as_json)
+    loaded = Town.load(town)
+    speeds = [measure(loaded, load, seconds, seed) for load in LOADS]
+    if client:
+        times_s = measure_client(town, 15, 5, seconds)
         speeds.append(summary("20 actors, 1 camera, through a client", times_s))
-    if options.json:
-        print(json.dumps({**machine(), "town": town.name, "loads": [asdict(speed) for speed in speeds]}, indent=1))
+    if as_json:
+        print(json.dumps({**machine(), "town": loaded.name, "loads": [asdict(speed) for speed in speeds]}, indent=1))
         return 0
-    print(", ".join(machine().values()), "town", town.name)
+    print(", ".join(machine().values()), "town", loaded.name)
     print(f"{'load':38} {'tick ms':>8} {'p99 ms':>8} {'x real time':>12} {'by cpu time':>12}")
     for speed in speeds:
         cpu = "" if speed.cpu_factor is None else f"{speed.cpu_factor:.1f}"
@@ -241,15 +239,15 @@ def main() -> int:
 
 def watch_memory(town: str, hours: float, seed: int, as_json: bool) -> int:
     """Simulate and compare the server's memory; 1 when it grew too much."""
-    samples_mb, simulated_s, started = [], 0.0, time.perf_counter()
-    for simulated_s, now_mb in long_run(town, hours, seed):
-        samples_mb.append(now_mb)
+    samples_mib, simulated_s, started = [], 0.0, time.perf_counter()
+    for simulated_s, now_mib in long_run(town, hours, seed):
+        samples_mib.append(now_mib)
         if not as_json and round(simulated_s) % 300 == 0:
-            print(f"{simulated_s / 60:6.0f} min simulated, {now_mb:8.1f} MB", flush=True)
-    settled_mb, end_mb, grown = growth(samples_mb)
+            print(f"{simulated_s / 60:6.0f} min simulated, {now_mib:8.1f} MiB", flush=True)
+    settled_mib, end_mib, grown = growth(samples_mib)
     figures = {
         "simulated_s": simulated_s, "wall_s": round(time.perf_counter() - started, 1),
-        "settled_mb": round(settled_mb, 1), "end_mb": round(end_mb, 1), "growth": round(grown, 4),
+        "settled_mib": round(settled_mib, 1), "end_mib": round(end_mib, 1), "growth": round(grown, 4),
     }  # fmt: skip
     if as_json:
         print(json.dumps({**machine(), "town": town, **figures}, indent=1))
@@ -259,4 +257,4 @@ def watch_memory(town: str, hours: float, seed: int, as_json: bool) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_alone(main, "benchmarks.world_speed"))
