@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -28,10 +29,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """Folder of test inputs that are not part of this repository: `../shared/data` beside the checkout."""
-    folder = ROOT.parent / "shared" / "data"
+    """Folder of test inputs that are not part of this repository: see `docs/tests.md`."""
+    return find_shared_data()
+
+
+def find_shared_data() -> Path:
+    """The folder that WAMDIFF2_TEST_DATA names, or else `../shared/data` beside the checkout; skips without one."""
+    named = os.environ.get("WAMDIFF2_TEST_DATA", "")
+    folder = Path(named) if named else ROOT.parent / "shared" / "data"
     if not folder.is_dir():
-        pytest.skip("needs ../shared/data beside the checkout")
+        if named:
+            pytest.fail(f"WAMDIFF2_TEST_DATA: expected a folder, got {named}")
+        pytest.skip("needs ../shared/data beside the checkout, or WAMDIFF2_TEST_DATA")
     return folder
 
 
