@@ -37,8 +37,9 @@ def drive_from_parameters(arguments: Sequence[str]) -> int:
         }
         choice = replace(AgentChoice.parse(values["checkpoint"], "ros"), kind="external")
         config = DriveConfig(
-            Path(values["routes"]), choice, Path(values["out"]), LatencyMode.parse(values["latency"]), values["carla"],
-            values["seed"], patience=Patience(wait_s=values["plan_wait_s"]),
+            routes=Path(values["routes"]), agent=choice, out=Path(values["out"]),
+            latency=LatencyMode.parse(values["latency"]), carla=values["carla"], seed=values["seed"],
+            patience=Patience(wait_s=values["plan_wait_s"]),
         )
         return int(Drive(config, load_routes(config.routes)).run(node).exit_code)
     finally:

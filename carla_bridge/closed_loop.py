@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -14,11 +15,38 @@ from carla_bridge.bench2drive.wrapped import is_meant, run_wrapped
 from carla_bridge.drive.drive import Drive
 from carla_bridge.drive.driver import DriveConfig
 from carla_bridge.drive.latency import LatencyMode
+from carla_bridge.evaluation.request import Evaluation, select_routes
 from carla_bridge.routes import DEMO_ROUTES
-from carla_bridge.routes.route_file import load_routes
+from carla_bridge.routes.route_file import RouteSpec, load_routes
 from carla_bridge.server.town.town_library import TownLibrary
 from wamdiff2_core.cli.predict import BACKEND_HELP
 from wamdiff2_core.errors import UserError
+
+
+class _Kind(NamedTuple):
+    """What decides which options have a meaning."""
+
+    passive: bool
+    evaluates: bool
+    over_ros: bool
+    embedded: bool
+    scenarios: bool
+
+
+# Options that would silently do nothing: what must stand beside each, and whether it does.
+EVALUATES = ("--workers or --cluster beside it", lambda kind: kind.evaluates)
+HAS_HERO = ("--passive beside it", lambda kind: kind.passive)
+MEANINGFUL: dict[str, tuple[str, Callable[[_Kind], bool]]] = {
+    "hero": HAS_HERO,
+    "tick_wait": HAS_HERO,
+    "latency": ("none with --passive: the world does not wait for plans", lambda kind: not kind.passive),
+    "scenarios": ("none with --passive: the world is its owner's", lambda kind: not (kind.passive and kind.scenarios)),
+    "plan_wait": ("a planner that is asked over ROS", lambda kind: kind.over_ros),
+    "maps": ("none with --carla: that server has its own towns", lambda kind: kind.embedded),
+    "repeats": EVALUATES,
+    "retries": EVALUATES,
+    "overwrite": EVALUATES,
+}
 
 
 def default_out() -> Path:
@@ -84,43 +112,51 @@ def run_closed_loop(
     """
     if context.args and context.args[0] != "--ros-args":
         raise UserError("arguments", "options, or -- --ros-args with ROS arguments", " ".join(context.args))
-    if seed < 0:
-        raise UserError("--seed", "0 or more", seed)
     agent = AgentChoice.parse(planner, link, deadline_ms, backend)
+    if not cluster:  # its nodes have devices of their own
+        agent.check_device(device)
     given = {name for name in context.params if _was_given(context, name)}
     if is_meant(bench2drive, agent, carla, passive):
         return run_wrapped(
             agent, given, out=out, routes=routes if "routes" in given else None, routes_subset=routes_subset,
             maps=maps, workers=workers, retries=retries, seed=seed, device=device,
         )
-    for name in ("hero", "tick_wait"):
-        if name in given and not passive:
-            raise UserError("--" + name.replace("_", "-"), "--passive beside it", context.params[name])
-    mode = LatencyMode.parse(latency)
-    if passive and mode == LatencyMode():
-        mode = LatencyMode("live")
-    towns = TownLibrary(maps)
+    kind = _Kind(passive=passive, evaluates=workers > 0 or bool(cluster), over_ros=agent.link == "ros",
+                 embedded=not carla, scenarios=scenarios)
+    for name in sorted(given & MEANINGFUL.keys()):
+        beside, holds = MEANINGFUL[name]
+        if not holds(kind):
+            raise UserError("--" + name.replace("_", "-"), beside, context.params[name])
     config = DriveConfig(
-        routes, agent, out or default_out(), mode, carla, seed, device,
-        Patience(wait_s=plan_wait), video, maps, tuple(context.args), vehicles, walkers,
-        scenarios and not passive, hero if passive else "", tick_wait, blank_camera,
+        routes=routes, agent=agent, out=out or default_out(),
+        latency=LatencyMode("live") if passive else LatencyMode.parse(latency), carla=carla, seed=seed, device=device,
+        patience=Patience(wait_s=plan_wait), video=video, maps=maps, ros_arguments=tuple(context.args),
+        vehicles=vehicles, walkers=walkers, scenarios=scenarios and not passive, hero=hero if passive else "",
+        tick_wait_s=tick_wait, blank_camera=blank_camera,
     )
+    specs = select_routes(load_routes(routes), routes_subset)
+    if not kind.evaluates:
+        return _drive_once(config, specs)
+    if out is None:
+        raise UserError("--out", "a folder, by which an evaluation is gone on with", "none", "add --out FOLDER")
+    if carla and workers > 1:
+        raise UserError("--workers", "1 with --carla: a server drives one route at a time", workers)
+    return _evaluate(Evaluation(config, specs, repeats, retries), workers, cluster, overwrite)
+
+
+def _drive_once(config: DriveConfig, specs: tuple[RouteSpec, ...]) -> int:
+    """Drive in this process, and return the exit code."""
+    towns = TownLibrary(config.maps)
+    for town in dict.fromkeys(spec.town for spec in specs if not config.carla):
+        towns.find(town, "town in --routes")
+    return int(Drive(config, specs).run().exit_code)
+
+
+def _evaluate(evaluation: Evaluation, workers: int, cluster: str, overwrite: bool) -> int:
+    """Drive in processes of their own, here or on the nodes of a cluster, and return the exit code."""
     from carla_bridge.evaluation.evaluator import Evaluator
     from carla_bridge.evaluation.pool import LocalPool, Pool
-    from carla_bridge.evaluation.request import Evaluation, select_routes
 
-    specs = select_routes(load_routes(routes), routes_subset)
-    if workers == 0 and not cluster:
-        for town in dict.fromkeys(spec.town for spec in specs if not carla):
-            towns.find(town, "town in --routes")
-        if repeats > 1:
-            raise UserError("repeats", "--workers beside it", repeats, "add --workers 1, or more")
-        return int(Drive(config, specs).run().exit_code)
-    if out is None:
-        raise UserError("out", "a folder, by which an evaluation is gone on with", "none", "add --out FOLDER")
-    if carla and workers > 1:
-        raise UserError("workers", "1 with --carla: a server drives one route at a time", workers)
-    evaluation = Evaluation(config, specs, repeats, retries)
     pool: Pool = LocalPool(workers)
     if cluster:
         from carla_bridge.evaluation.cluster import ClusterPool

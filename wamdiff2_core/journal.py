@@ -19,11 +19,19 @@ from typing import Any
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.outputs import disk_errors_named
 
+JOURNAL_NAME = "journal.jsonl"  # in the folder of a run that goes on
+BEGIN_ANEW = "choose another place for it, or begin anew with --overwrite"
 LOCK_WAIT_S = 10.0  # orphaned workers of a killed run need a moment to notice
 
 
-def read_journal(path: Path) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
+def read_journal(
+    path: Path, begin_anew: str = BEGIN_ANEW
+) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
     """Request and finished items of a journal; (None, []) when it has not even a whole first line.
+
+    Args:
+        path: the file.
+        begin_anew: how the user of this command gets a journal that has nothing in it, in the imperative.
 
     Raises:
         UserError: a whole line is damaged, which no kill does; the message names it.
@@ -35,12 +43,20 @@ def read_journal(path: Path) -> tuple[dict[str, Any] | None, list[dict[str, Any]
             lines.append(json.loads(line))
         except ValueError as error:
             raise UserError(f"{path}: line {number}", "JSON", f"a damaged line ({error})",
-                            "restore the file, or begin anew with --overwrite") from None
+                            f"restore the file, or {begin_anew}") from None
     return (lines[0], lines[1:]) if lines else (None, [])
 
 
-def check_same_request(path: Path, found: Mapping[str, Any] | None, wanted: Mapping[str, Any]) -> None:
+def check_same_request(
+    path: Path, found: Mapping[str, Any] | None, wanted: Mapping[str, Any], begin_anew: str = BEGIN_ANEW
+) -> None:
     """Refuse a journal that was begun for another request.
+
+    Args:
+        path: of the journal.
+        found: its request; None without one.
+        wanted: the request that it must be of.
+        begin_anew: see `read_journal`.
 
     Raises:
         UserError: names each key that differs.
@@ -52,7 +68,7 @@ def check_same_request(path: Path, found: Mapping[str, Any] | None, wanted: Mapp
         str(path),
         "the journal of this request",
         ", ".join(f"{key} {found.get(key)!r} (now {wanted.get(key)!r})" for key in differing),
-        "choose another place for it; the same request as before goes on, and --overwrite begins anew",
+        f"give the request of before to go on with it, or {begin_anew}",
     )
 
 
@@ -64,7 +80,8 @@ class Journal:
     """
 
     def __init__(
-        self, path: Path, request: Mapping[str, Any], *, overwrite: bool = False, durable: bool = False
+        self, path: Path, request: Mapping[str, Any], *, overwrite: bool = False, durable: bool = False,
+        begin_anew: str = BEGIN_ANEW,
     ) -> None:
         """Open `path` for `request`, creating it when needed.
 
@@ -73,6 +90,7 @@ class Journal:
             request: JSON values only; it is compared with the one found.
             overwrite: begin anew.
             durable: bring every item to the disk before going on, for few items that took long to make.
+            begin_anew: see `read_journal`.
 
         Raises:
             UserError: another process writes it, or it belongs to another request and `overwrite` is false.
@@ -83,11 +101,11 @@ class Journal:
             self._lock()
             if overwrite:
                 self._file.truncate(0)
-            found, self.items = read_journal(path)
+            found, self.items = read_journal(path, begin_anew)
             if not self.items:  # nothing to lose: the run before ended while it was loading
                 self._file.truncate(0)
                 found = None
-            check_same_request(path, found, request)
+            check_same_request(path, found, request, begin_anew)
             self._file.seek(0)
             content = self._file.read()
             self._file.truncate(content.rfind(b"\n") + 1)

@@ -111,10 +111,12 @@ class AgentSession:
 
     @property
     def progress_m(self) -> float:
+        """How far along the route the ego vehicle has come, metres."""
         return self._navigator.progress_m
 
     @property
     def pose(self) -> Pose2D:
+        """Where base_link is, map frame."""
         return self._localizer.pose
 
     def step(self, message: Mapping[str, Any]) -> dict[str, Any]:

@@ -103,7 +103,7 @@ class Agent(Protocol):
         """Plan for a moment; None when no answer came, and `silence` tells why."""
 
     def silence(self) -> str:
-        """Why the last `act` gave no answer; empty for an agent that never answers."""
+        """Why the last `act` gave no answer; empty when it gave one, and for an agent that is not waited for."""
 
     def fault(self) -> str:
         """What is known of a process that the agent depends on and that has ended; empty when none has."""

@@ -59,11 +59,11 @@ class AgentChoice:
                 agent does not have, or a deadline or a backend for another agent than a checkpoint.
         """
         if link and link not in LINKS:
-            raise unknown_name("link", link, LINKS)
+            raise unknown_name("--link", link, LINKS)
         choice = cls._parse(spec)
         only = {"external": "ros", **dict.fromkeys(BUILT_IN, "in-process")}.get(choice.kind)
         if link and only and link != only:
-            raise UserError("link", f"{only} for planner {spec}", link)
+            raise UserError("--link", f"{only} for planner {spec}", link)
         if not 0 <= deadline_ms < math.inf:
             raise UserError("--deadline-ms", "milliseconds >= 0", deadline_ms)
         if deadline_ms and choice.kind != "checkpoint":
@@ -80,14 +80,14 @@ class AgentChoice:
             return cls(spec, spec)
         folder = nano_folder() if spec == "nano" else Path(spec)
         if not folder.is_dir():
-            raise unknown_name("planner", spec, WORDS, or_else="a checkpoint folder")
+            raise unknown_name("--planner", spec, WORDS, or_else="a checkpoint folder")
         record = ServingRecord.load(folder)
         if record is None:
             return cls(spec, "checkpoint", folder=folder)
         if record.planning is None:
-            raise UserError("planner", "a checkpoint that was trained to plan", str(folder))
+            raise UserError("--planner", "a checkpoint that was trained to plan", str(folder))
         if len(record.rig) > 1:
-            raise UserError("planner", "a checkpoint with one camera", [camera.name for camera in record.rig])
+            raise UserError("--planner", "a checkpoint with one camera", [camera.name for camera in record.rig])
         camera = record.rig[0] if record.rig else NANO_CAMERA
         return cls(spec, "checkpoint", folder=folder, camera=camera, target_rule=record.planning.target_rule)
 
@@ -146,5 +146,5 @@ def nano_folder() -> Path:
     for place in places:
         if (place / "config.json").is_file():
             return place
-    raise UserError("planner nano", f"the shipped checkpoint in {places[0]}", "no such folder",
+    raise UserError("--planner nano", f"the shipped checkpoint in {places[0]}", "no such folder",
                     "run from the repository, or give a checkpoint folder")

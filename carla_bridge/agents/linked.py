@@ -62,6 +62,7 @@ class LinkedPlanner:
         self._link, self._patience = link, patience
         self._lost = False
         self._heard_at_loss = 0
+        self._waited_s = 0.0
 
     def start(self, route: RoutePlan, carla_map: Any) -> None:
         """Show the route to displays; the planner never gets it."""
@@ -80,16 +81,19 @@ class LinkedPlanner:
         given_up = self._lost and link.heard() == self._heard_at_loss
         standing = abs(view.frame.ego.speed_mps) < STANDING_MPS
         lost_wait_s = patience.standing_wait_s if standing and not link.fault() else patience.lost_wait_s
-        answer = link.wait(view.frame.stamp_ns, lost_wait_s if given_up else patience.wait_s)
+        self._waited_s = lost_wait_s if given_up else patience.wait_s
+        answer = link.wait(view.frame.stamp_ns, self._waited_s)
         if answer is None and not given_up:
             self._heard_at_loss = link.heard()
         self._lost = answer is None
         return answer
 
     def silence(self) -> str:
-        """Why there is no plan, with the wait."""
+        """Why there is no plan, with the wait; empty after an answer."""
+        if not self._lost:
+            return ""
         fault = self._link.fault()
-        return f"no plan within {self._patience.wait_s:g} s of wall time" + (f" ({fault})" if fault else "")
+        return f"no plan within {self._waited_s:g} s of wall time" + (f" ({fault})" if fault else "")
 
     def fault(self) -> str:
         """How the planner's process ended, when it is known to have ended."""

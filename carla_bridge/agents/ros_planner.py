@@ -96,7 +96,7 @@ class RosPlanner:
                 raise
             tail = process.log_tail(1)
             if process.returncode == ExitCode.WRONG_USE:
-                raise UserError("planner", "one that can be loaded", self._choice.spec, tail) from None
+                raise UserError("--planner", "one that can be loaded", self._choice.spec, tail) from None
             raise InfrastructureError(f"{error}: {tail}") from None
         return LinkedPlanner(node, self._choice.needs, self._patience, self._choice.spec)
 

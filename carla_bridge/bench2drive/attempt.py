@@ -31,7 +31,7 @@ SCAN_S = 1.0
 AGENT_FAULTS = (RouteStatus.AGENT_CRASHED, RouteStatus.AGENT_NOT_SET_UP, RouteStatus.SENSORS_INVALID)
 
 
-class Kind(StrEnum):
+class ShardEnd(StrEnum):
     """What an attempt came to.
 
     DRIVEN: to an end status, whichever.
@@ -73,13 +73,13 @@ class EvaluatorOptions:
 class Ended:
     """An attempt that is over: what it came to, in words too, and its record if it left one."""
 
-    kind: Kind
+    kind: ShardEnd
     reason: str
     wall_s: float
     record: RouteRecord | None = None
 
 
-class Attempt:
+class ShardAttempt:
     """One evaluator with its server and planner; `poll` until it has ended."""
 
     def __init__(self, route_id: str, options: EvaluatorOptions, folder: Path, save_path: Path) -> None:
@@ -128,7 +128,7 @@ class Attempt:
                 return None
             reason = f"no line for {self._options.stall_s:g} s: {self._last_line()}"
             self.stop()
-            return Ended(Kind.INFRASTRUCTURE, reason, now_s - self._began_s)
+            return Ended(ShardEnd.INFRASTRUCTURE, reason, now_s - self._began_s)
         code = self._process.returncode
         self.stop()
         ended = judge(self.folder, code or 0, self._options.checkout.embedded)
@@ -172,21 +172,21 @@ def judge(folder: Path, code: int, embedded: bool) -> Ended:
         results = LeaderboardResults.load(folder / RESULTS_NAME)
     except (OSError, ResultsFileError) as error:
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        return Ended(Kind.INFRASTRUCTURE, f"{how}, result file {error}: {_reason(log)}", 0.0)
+        return Ended(ShardEnd.INFRASTRUCTURE, f"{how}, result file {error}: {_reason(log)}", 0.0)
     if len(results.records) != 1:
         fault = results.faults[0].reason if results.faults else _reason(log)
-        return Ended(Kind.INFRASTRUCTURE, f"exit code {code}, {len(results.records)} records: {fault}", 0.0)
+        return Ended(ShardEnd.INFRASTRUCTURE, f"exit code {code}, {len(results.records)} records: {fault}", 0.0)
     record = results.records[0]
     if embedded:
         record = replace(record, world=EMBEDDED_WORLD)
     if record.status in AGENT_FAULTS:
-        return Ended(Kind.AGENT, f"{record.status}: {_reason(log)}", 0.0, record)
+        return Ended(ShardEnd.AGENT, f"{record.status}: {_reason(log)}", 0.0, record)
     if record.status in NOT_DRIVEN_OUT or code != 0:
-        return Ended(Kind.INFRASTRUCTURE, f"{record.status}, exit code {code}: {_reason(log)}", 0.0, record)
+        return Ended(ShardEnd.INFRASTRUCTURE, f"{record.status}, exit code {code}: {_reason(log)}", 0.0, record)
     if SKIPPED in log:
         line = next(line for line in log.splitlines() if SKIPPED in line)
-        return Ended(Kind.VOID, line.strip()[:200], 0.0, record)
-    return Ended(Kind.DRIVEN, record.status, 0.0, record)
+        return Ended(ShardEnd.VOID, line.strip()[:200], 0.0, record)
+    return Ended(ShardEnd.DRIVEN, record.status, 0.0, record)
 
 
 def _reason(log: str) -> str:

@@ -51,10 +51,11 @@ def bench2drive_evaluator(
     """
     from carla_bridge.bench2drive.attempt import EvaluatorOptions
     from carla_bridge.bench2drive.checkout import EMBEDDED_ROOT, Checkout
-    from carla_bridge.bench2drive.evaluator import AGENT, ROUTES_NAME, SHARDS, Bench2DriveRun, RunConfig, outcome_table
+    from carla_bridge.bench2drive.evaluator import AGENT, ROUTES_NAME, Bench2DriveRun, RunConfig, outcome_table
     from carla_bridge.evaluation.request import select_routes
     from carla_bridge.routes.route_file import load_routes
     from carla_bridge.score.bench2drive import score_files
+    from carla_bridge.score.sources import SHARDS
     from carla_bridge.score.table import print_score
 
     if root is None:

@@ -18,15 +18,23 @@ from xml.etree import ElementTree
 from rich.console import Console
 from rich.table import Table
 
-from carla_bridge.bench2drive.attempt import RESULTS_NAME, Attempt, Ended, EvaluatorOptions, Kind, end_leftovers
+from carla_bridge.bench2drive.attempt import (
+    RESULTS_NAME,
+    Ended,
+    EvaluatorOptions,
+    ShardAttempt,
+    ShardEnd,
+    end_leftovers,
+)
 from carla_bridge.drive.run_setup import describe_commit, describe_machine, signals_as_interrupts
 from carla_bridge.leaderboard.record import EMBEDDED_WORLD
 from carla_bridge.leaderboard.results import LeaderboardResults
+from carla_bridge.score.sources import SHARDS
 from wamdiff2_core.errors import UserError
-from wamdiff2_core.journal import Journal, replace_file
+from wamdiff2_core.journal import JOURNAL_NAME, Journal, replace_file
 from wamdiff2_core.outputs import writable_folder
 
-JOURNAL_NAME, ROUTES_NAME, SHARDS, AGENT = "journal.jsonl", "routes.xml", "shards", "agent"
+ROUTES_NAME, AGENT = "routes.xml", "agent"
 POLL_S = 0.2
 
 
@@ -84,7 +92,8 @@ class Bench2DriveRun:
             UserError: the journal is another run's.
         """
         config = self._config
-        with Journal(self._out / JOURNAL_NAME, config.identity(), durable=True) as journal:
+        path = self._out / JOURNAL_NAME
+        with Journal(path, config.identity(), durable=True, begin_anew="choose another --out") as journal:
             end_leftovers(self._out / "attempts")
             (self._out / SHARDS).mkdir(exist_ok=True)
             self._write_routes()
@@ -105,13 +114,13 @@ class Bench2DriveRun:
         done = {attempt["route_id"] for attempt in attempts if not _spoilt(attempt, config.retries)}
         waiting = deque(route_id for route_id, _ in config.routes if route_id not in done)
         self._console.print(f"{len(config.routes)} routes, {len(done)} done before, {config.workers} at a time")
-        running: list[Attempt] = []
+        running: list[ShardAttempt] = []
         try:
             while waiting or running:
                 while waiting and len(running) < config.workers:
                     route_id = waiting.popleft()
                     folder = self._out / "attempts" / f"{route_id}-{numbers[route_id] + 1}"
-                    running.append(Attempt(route_id, config.options, folder, self._out / AGENT))
+                    running.append(ShardAttempt(route_id, config.options, folder, self._out / AGENT))
                 for attempt in list(running):
                     ended = attempt.poll()
                     if ended is None:
@@ -128,9 +137,9 @@ class Bench2DriveRun:
             for attempt in running:
                 attempt.stop()
 
-    def _accept(self, attempt: Attempt, ended: Ended, number: int) -> dict[str, Any]:
+    def _accept(self, attempt: ShardAttempt, ended: Ended, number: int) -> dict[str, Any]:
         """Keep the result of an attempt where it counts, and make its line for the journal."""
-        final = ended.kind is Kind.DRIVEN or (ended.kind is Kind.AGENT and number > self._config.retries)
+        final = ended.kind is ShardEnd.DRIVEN or (ended.kind is ShardEnd.AGENT and number > self._config.retries)
         if final:
             results = LeaderboardResults.load(attempt.folder / RESULTS_NAME)
             if self._config.options.checkout.embedded:
@@ -146,7 +155,7 @@ class Bench2DriveRun:
             "score": record.score_composed if record else 0.0,
             "duration_game_s": record.duration_game_s if record else 0.0, "kept": final,
         }  # fmt: skip
-        mark = "[green]✓[/]" if ended.kind is Kind.DRIVEN else "[red]✗[/]"
+        mark = "[green]✓[/]" if ended.kind is ShardEnd.DRIVEN else "[red]✗[/]"
         figures = f"{item['completion_pct']:.1f} %, {item['score']:.2f}" if final else str(ended.kind)
         self._console.print(f"{mark} {attempt.route_id:<6} {figures}  {ended.reason}  ({ended.wall_s:.0f} s)")
         return item
@@ -182,7 +191,7 @@ def outcome_table(config: RunConfig, last: Sequence[Mapping[str, Any]]) -> Table
 
 def _spoilt(item: Mapping[str, Any], retries: int) -> bool:
     """Whether a route is to be driven again after this attempt."""
-    return item["kind"] in (Kind.AGENT, Kind.INFRASTRUCTURE) and item["number"] <= retries
+    return item["kind"] in (ShardEnd.AGENT, ShardEnd.INFRASTRUCTURE) and item["number"] <= retries
 
 
 def _evaluator_commit(root: Path) -> str:

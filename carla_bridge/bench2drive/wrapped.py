@@ -59,12 +59,14 @@ def run_wrapped(
         if name in OTHERS:
             raise UserError("--" + name.replace("_", "-"), "none with Bench2Drive's evaluator, which has its own rules",
                             "it", "leave it out, or add --no-bench2drive")
+    if seed < 0:
+        raise UserError("--seed", "0 or more", seed)
     if _folder(ROOT_VARIABLE) is None:
         raise UserError(ROOT_VARIABLE, "Bench2Drive's checkout, for --bench2drive", "nothing", "set it")
     if agent.kind not in PLANNERS:
-        raise UserError("planner", "a checkpoint or random, with Bench2Drive's evaluator", agent.spec)
+        raise UserError("--planner", "a checkpoint or random, with Bench2Drive's evaluator", agent.spec)
     if out is None:
-        raise UserError("out", "a folder, by which a run is gone on with", "none", "add --out FOLDER")
+        raise UserError("--out", "a folder, by which a run is gone on with", "none", "add --out FOLDER")
     carla_root = _folder(CARLA_VARIABLE)
     world = f"CARLA at {carla_root}" if carla_root else f"the embedded world, as {CARLA_VARIABLE} is not set"
     Console(highlight=False, soft_wrap=True).print(

@@ -25,6 +25,7 @@ from carla_bridge.client.measurements import (
 from carla_bridge.client.server_watch import next_item
 from carla_bridge.client.surroundings import SurroundingsReader
 from carla_bridge.client.vehicle_control import HOLD
+from carla_bridge.routes.errors import RouteError
 from wamdiff2_core.config import CameraSpec
 from wamdiff2_core.errors import InfrastructureError, UserError
 from wamdiff2_core.frames import pose_to_carla
@@ -56,7 +57,8 @@ class AttachedSimulation(EgoSession):
             timeout_s: limit for every call, wall clock.
 
         Raises:
-            UserError: another town is open, there is no such hero, or there are several.
+            RouteError: another town is open.
+            UserError: there is no such hero, or there are several.
             InfrastructureError: no server there, nobody ticks it, or it failed on the way.
         """
         super().__init__(timeout_s)
@@ -75,7 +77,7 @@ class AttachedSimulation(EgoSession):
             self.call(lambda: self._open_world(host, port), f"connecting to the CARLA server at {self._where}")
             self.map = self.call(self._world.get_map, "world.get_map")
             if town is not None and short_name(self.map.name) != short_name(town):
-                raise UserError("route's town", f"{short_name(self.map.name)}, which the server has open", town,
+                raise RouteError("route's town", f"{short_name(self.map.name)}, which the server has open", town,
                                 "choose a route in it with --routes-subset; a passive drive loads nothing")
             self._callback = self.call(lambda: self._world.on_tick(self._snapshots.put), "world.on_tick")
             self._next_snapshot()

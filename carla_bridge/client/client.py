@@ -7,6 +7,7 @@ that is due for the new frame has delivered precisely that frame.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,13 +29,15 @@ from carla_bridge.client.measurements import (
 from carla_bridge.client.server_watch import Fault, no_fault
 from carla_bridge.client.surroundings import SurroundingsReader
 from carla_bridge.client.vehicle_control import HOLD
+from carla_bridge.routes.errors import RouteError
 from wamdiff2_core.config import CameraSpec
 from wamdiff2_core.errors import InfrastructureError, UserError
 from wamdiff2_core.frames import flip_y, pose_to_carla, rotation
 from wamdiff2_core.types import Pose2D
 
 EGO_BLUEPRINT = "vehicle.lincoln.mkz_2020"
-WARM_UP_TICKS = 10  # sensors come alive within a few ticks: the start is at a multiple of this many
+WARM_UP_TICKS = 10  # before the start, however long the subscriptions take: a later start would be another world
+WARM_UP_PERIODS = 2  # of the slowest camera at least: one that misses its first picture is known by the second
 # CARLA refuses to spawn a vehicle that touches the ground; the embedded server has no such trouble.
 SPAWN_LIFTS_M = (0.0, 0.2, 0.5)
 
@@ -71,7 +74,8 @@ class Simulation(EgoSession):
         fault: Fault = no_fault,
         fresh: bool = False,
     ) -> None:
-        """Connect, load the town, spawn the ego vehicle and its sensors, and tick until every camera has fired once.
+        """Connect, load the town, spawn the ego vehicle and its sensors, and tick a fixed number of times, in which
+        every sensor's subscription is waited for.
 
         The ego vehicle stands with the brake on until it is told otherwise.
 
@@ -82,16 +86,17 @@ class Simulation(EgoSession):
             town: name of a town to load when the server has another one open; None keeps what is there.
             inertial: also mount IMU and GNSS.
             fixed_delta_s: simulated time of a tick.
-            timeout_s: limit for every call and for every tick, wall clock.
+            timeout_s: limit for every call and for every tick, and for all subscriptions together, wall clock.
             blueprint: kind of the ego vehicle.
             fault: what is known about the server's failure, for one that this process has started: its end is noticed
                 within a quarter of a second, and not waited for until `timeout_s`.
-            fresh: load the town even if it is open, and be done a fixed number of ticks after that, so that lights,
-                weather and traffic are the same on every start.
+            fresh: load the town even if it is open, so that lights, weather and traffic are the same on every start,
+                however fast the machine is.
 
         Raises:
-            InfrastructureError: no server there, or it failed on the way.
-            UserError: no such town or blueprint, or the pose is taken.
+            InfrastructureError: no server there, it failed on the way, or a sensor gave nothing until the start.
+            RouteError: no such town, or the pose is taken.
+            UserError: no such blueprint.
         """
         super().__init__(timeout_s, fault)
         self._fixed_delta_s = fixed_delta_s
@@ -188,7 +193,7 @@ class Simulation(EgoSession):
     def _load(self, town: str) -> None:
         known = sorted({short_name(name) for name in self._client.get_available_maps()})
         if short_name(town) not in known:
-            raise UserError("town", "one of the server's towns (" + ", ".join(known) + ")", town)
+            raise RouteError("town", "one of the server's towns (" + ", ".join(known) + ")", town)
         self._world = self._client.load_world(short_name(town))
 
     def _transform(self, pose: Pose2D, lift_m: float) -> Any:
@@ -211,7 +216,7 @@ class Simulation(EgoSession):
                 self._actors.append(actor)
                 break
         else:
-            raise UserError("ego pose", "a free place", pose, "another vehicle may stand there")
+            raise RouteError("ego pose", "a free place", pose, "another vehicle may stand there")
         self._take_ego(actor)
         self.apply(HOLD)
 
@@ -236,25 +241,27 @@ class Simulation(EgoSession):
         self.call(mount, f"mounting sensor {name}")
 
     def _warm_up(self, longest_period: int) -> None:
-        """Tick until subscriptions are live and the phase of every paced camera is known."""
-        paced = [self._streams[name] for name in self._cameras]
-        steady = [name for name, stream in self._streams.items() if name != "collision" and stream.period == 1]
-        deadline = time.monotonic() + self._timeout_s
-        ticks = 0
-        while True:
-            frame = self._move_on()
-            ticks += 1
-            known = [stream.learn_phase(0.2) for stream in paced]
-            live = all(self._arrived(name, frame) for name in steady)
-            if all(known) and live and ticks % WARM_UP_TICKS == 0:
-                return
-            if time.monotonic() > deadline and ticks > longest_period:
-                silent = [stream.name for stream, ok in zip(paced, known, strict=True) if not ok]
-                raise InfrastructureError(f"sensors gave nothing within {self._timeout_s:g} s: {silent or steady}")
+        """Tick a fixed number of times, until subscriptions are live and the phase of every paced camera is known.
 
-    def _arrived(self, name: str, frame: int) -> bool:
-        try:
-            self._streams[name].take(frame, time.monotonic() + 0.2)
-        except InfrastructureError:
-            return False
-        return True
+        A subscription is seen to be live by a measurement alone, and those are made by ticks alone. So it is the wall
+        clock that waits, between the ticks, and their number stays the same on a slow machine.
+        """
+        silent = [stream for name, stream in self._streams.items() if name != "collision"]
+        ticks = WARM_UP_TICKS * math.ceil(max(1, WARM_UP_PERIODS * longest_period / WARM_UP_TICKS))
+        for wait_s in warm_up_waits_s(ticks, self._timeout_s):
+            self._move_on()
+            deadline = time.monotonic() + wait_s
+            silent = [stream for stream in silent if not stream.begun(deadline)]
+        if silent:
+            names = ", ".join(stream.name for stream in silent)
+            raise InfrastructureError(f"sensors gave nothing within {self._timeout_s:g} s and {ticks} ticks: {names}")
+
+
+def warm_up_waits_s(ticks: int, total_s: float) -> list[float]:
+    """Wall-clock seconds to wait at most after each of some ticks for sensors that are still silent.
+
+    Each of the first half is twice the one before: what is late at first is most often late by a little, and a camera
+    that takes a picture now and then is silent on most ticks.
+    """
+    shares = [2.0 ** min(k, ticks // 2 - 1) for k in range(ticks)]
+    return [total_s * share / sum(shares) for share in shares]

@@ -94,17 +94,25 @@ class Stream:
     def __init__(self, name: str, actor: Any, period: int, fault: Fault = no_fault) -> None:
         self.name, self.actor, self.period = name, actor, period
         self._phase: int | None = None if period > 1 else 0
+        self._begun = False
         self._fault = fault
         self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
         actor.listen(self._queue.put)
 
-    def learn_phase(self, wait_s: float) -> bool:
-        """Find out on which frames a paced sensor fires, from one measurement; True once known."""
-        if self._phase is None:
+    def begun(self, deadline: float) -> bool:
+        """Whether measurements come: wait for the first one until `deadline`, which is never handed out.
+
+        It tells on which frames a paced sensor fires.
+
+        Raises:
+            InfrastructureError: the server has ended.
+        """
+        if not self._begun:
             try:
-                self._phase = self._queue.get(timeout=wait_s).frame % self.period
+                first = next_item(self._queue, deadline - time.monotonic(), self._fault)
             except queue.Empty:
                 return False
+            self._phase, self._begun = first.frame % self.period, True
         return True
 
     def due(self, frame: int) -> bool:

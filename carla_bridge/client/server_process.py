@@ -16,7 +16,7 @@ START_S = 90.0
 Address = tuple[str, int]
 
 
-def parse_address(text: str, option: str = "carla") -> Address:
+def parse_address(text: str, option: str = "--carla") -> Address:
     """Host and port of `HOST:PORT`; `option` names it in errors.
 
     Raises:
@@ -46,7 +46,6 @@ class ServerProcess:
         Raises:
             UserError: it cannot serve the installed library.
         """
-        self._town = town
         self._lease = lease_ports()
         self._port = self._lease.number
         command = [sys.executable, "-m", "carla_bridge.server", "--port", str(self._port), "--town", town,
@@ -59,7 +58,7 @@ class ServerProcess:
         """Its address, once it serves.
 
         Raises:
-            UserError: it has no such town.
+            UserError: it has no such town, or refuses another argument.
             InfrastructureError: it did not come up.
         """
         process = self._process
@@ -68,7 +67,7 @@ class ServerProcess:
         except InfrastructureError as error:
             tail = process.log_tail(1)
             if process.returncode == ExitCode.WRONG_USE:
-                raise UserError("routes", "a town that the embedded server has", self._town, tail) from None
+                raise UserError("embedded server", "arguments that it takes", tail) from None
             raise InfrastructureError(f"{error}: {tail}") from None
         return "127.0.0.1", self._port
 

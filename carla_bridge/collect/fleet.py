@@ -140,7 +140,7 @@ class Fleet:
         Raises:
             UnsteadyError: one has not.
         """
-        known = [stream.learn_phase(2.0 if strict else 0.2) for stream in self._streams.values()]
+        known = [stream.begun(time.monotonic() + (2.0 if strict else 0.2)) for stream in self._streams.values()]
         if strict and not all(known):
             raise UnsteadyError
         if strict and not all(stream.due(frame) for stream in self._streams.values()):

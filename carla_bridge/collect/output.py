@@ -20,6 +20,7 @@ from wamdiff2_core.errors import UserError
 from wamdiff2_core.journal import Journal, check_same_request, read_journal
 from wamdiff2_core.outputs import disk_errors_named
 
+BEGIN_ANEW = "choose another --out"
 SETTINGS_FILE, JOURNAL_FILE, DATASOURCE = "collect.json", "episodes.jsonl", "wamdiff2-embedded"
 
 
@@ -48,13 +49,13 @@ class SetFolder:
         if not journal.exists() and any(entry.suffix != ".log" for entry in folder.iterdir()):
             raise UserError("out", "an empty folder, or one begun by this command", str(folder),
                             "choose another folder")
-        found, _ = read_journal(journal)
+        found, _ = read_journal(journal, BEGIN_ANEW)
         try:
             check_same_request(journal, found, request)
         except UserError as error:
-            raise UserError("out", "an empty folder, or one begun with the same arguments, code and maps", error.got,
+            raise UserError("--out", "an empty folder, or one begun with the same arguments, code and maps", error.got,
                             "choose another folder, or give the earlier arguments to the code of then") from None
-        self._journal = Journal(journal, request, durable=True)
+        self._journal = Journal(journal, request, durable=True, begin_anew=BEGIN_ANEW)
         done = list({item["episode"]: item for item in self._journal.items}.values())
         if done and done[-1]["cut"] and sum(item["samples"] for item in done) < most:
             done.pop()

@@ -23,6 +23,7 @@ from carla_bridge.collect.schedule import EPISODES_PER_BLOCK, Block, Schedule
 from carla_bridge.routes.navigation import RoutePlan
 from carla_bridge.routes.route_file import RouteSpec, load_routes
 from carla_bridge.routes.route_planner import RoutePlanner
+from carla_bridge.server.background import check_background
 from wamdiff2_core.errors import InfrastructureError, UserError
 from wamdiff2_core.frames import pose_from_carla
 from wamdiff2_core.processes import end_with_parent
@@ -60,6 +61,10 @@ class CollectConfig:
     images: bool = True
     carla: str = ""
     maps: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not self.carla:
+            check_background(self.vehicles, self.walkers)
 
     @property
     def wishes(self) -> Wishes:

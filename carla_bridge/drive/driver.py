@@ -19,6 +19,9 @@ from carla_bridge.drive.route_run import PLAN_EVERY_TICKS, Progress, RouteRun, R
 from carla_bridge.drive.run_setup import choose_ros_domain
 from carla_bridge.nano import NANO_CAMERA
 from carla_bridge.recording.results import RouteResult
+from carla_bridge.routes.errors import RouteError
+from carla_bridge.server.background import check_background
+from carla_bridge.server.town.town_library import TownLibrary
 from wamdiff2_core.config import CameraSpec
 from wamdiff2_core.errors import UserError
 
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
 DISPLAY_SIZE_PX = (640, 320)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DriveConfig:
     """A drive, all of it.
 
@@ -79,14 +82,17 @@ class DriveConfig:
     def __post_init__(self) -> None:
         if self.carla:
             parse_address(self.carla)
+        if self.seed < 0:
+            raise UserError("--seed", "0 or more", self.seed)
+        if not self.carla:
+            check_background(self.vehicles, self.walkers)
         if self.hero:
             self._check_passive()
         if self.walkers and self.carla:
-            raise UserError("walkers", "0 with --carla: only the embedded server has any of its own", self.walkers)
+            raise UserError("--walkers", "0 with --carla: only the embedded server has any of its own", self.walkers)
         if self.blank_camera and self.agent.camera is None:
             raise UserError("--blank-camera", "a planner with a camera", self.agent.spec)
-        if self.maps is not None and not self.maps.is_dir():
-            raise UserError("maps", "a folder of .xodr files", str(self.maps))
+        TownLibrary(self.maps)  # refuses a folder without towns
         if self.ros_arguments and self.agent.link != "ros":
             raise UserError("ROS arguments", f"none, as planner {self.agent.spec} runs without ROS",
                             " ".join(self.ros_arguments))
@@ -157,7 +163,8 @@ class Driver:
         """Plan routes on the server's own maps, so that a bad one is told before the first is driven.
 
         Raises:
-            UserError: the server has no such town, or a route does not lie on its lanes.
+            RouteError: the server has no such town, or a route does not lie on its lanes.
+            UserError: several routes for a hero that is driven once.
         """
         from carla_bridge.routes.route_planner import RoutePlanner
 
@@ -217,12 +224,21 @@ class Driver:
         # Children come before rclpy where that is started here: its threads and a fork do not go together well.
         server = None
         if self._address is None:
+            self._check_town()
             server = self._stack.enter_context(ServerProcess(
                 self._town, config.seed, logs / "server.log", config.maps, config.vehicles, config.walkers
             ))
             self._server_fault = server.fault
         self._agent = self._open_agent(logs / "planner.log")
         self._server: Address = self._address or server.wait()  # type: ignore[union-attr]
+
+    def _check_town(self) -> None:
+        """Raise `RouteError` unless the embedded server will have the town."""
+        library = TownLibrary(self._config.maps)
+        try:
+            library.find(self._town, "town in --routes")
+        except UserError as error:
+            raise RouteError(error.field, error.expected, error.got, error.fix) from None
 
     def _open_agent(self, log_path: Path) -> Agent:
         config = self._config

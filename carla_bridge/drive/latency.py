@@ -41,7 +41,7 @@ class LatencyMode:
         except ValueError:
             fixed_ms = -1.0
         if not 0 <= fixed_ms <= 10_000:
-            raise UserError("latency", "lockstep, measured or milliseconds in 0..10000", text)
+            raise UserError("--latency", "lockstep, measured or milliseconds in 0..10000", text)
         return cls("fixed", fixed_ms)
 
     def delay_ns(self, measured_ns: int, passed_ns: int = 0) -> int:

@@ -165,7 +165,7 @@ class RouteRun:
         self._ticks = 0
         self._start_ns = 0
         self._driven_m = self._max_deviation_m = self._off_lane_s = 0.0
-        self._plans_received = 0
+        self._plans_received = self._plans_missing = 0
         self._latest_ms = 0.0
         self._began = time.monotonic()
 
@@ -276,6 +276,7 @@ class RouteRun:
             if was_lost:
                 self._loss.back()
         elif silence:
+            self._plans_missing += 1
             self._schedule.clear()
             if not was_lost:
                 self._loss.lost((frame.stamp_ns - self._start_ns) * 1e-9, frame.ego, silence)
@@ -339,7 +340,6 @@ class RouteRun:
         )]
         received = [record for record in plans if record.received]
         decoded = [record for record in received if record.forwards]
-        missing = sum(not record.received for record in plans) if self._agent.silence() else 0
         return RouteResult(
             route_id=self._setup.route.route_id, town=self._setup.route.town,
             outcome=verdict.outcome, reason=verdict.reason,
@@ -351,7 +351,7 @@ class RouteRun:
             frames_sent=len(plans), plans=len(received),
             plans_unreadable=sum(not record.ok and not record.waypoints_m for record in received),
             plans_refused=sum(not record.ok and bool(record.waypoints_m) for record in received),
-            plans_missing=missing,
+            plans_missing=self._plans_missing,
             latency_ms=latency_figures(latencies_ms(received)),
             decode={
                 name: round(float(np.mean([getattr(record, name) for record in decoded])), 3)

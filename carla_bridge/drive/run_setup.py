@@ -14,8 +14,9 @@ from itertools import count
 from pathlib import Path
 
 from carla_bridge.leases import lease_ros_domain
-from carla_bridge.recording.results import JOURNAL_NAME, RESULTS_NAME
+from carla_bridge.recording.results import RESULTS_NAME
 from wamdiff2_core.errors import UserError
+from wamdiff2_core.journal import JOURNAL_NAME
 from wamdiff2_core.outputs import writable_folder
 
 # Moved in this order: by the last one a folder is known as that of a run.
@@ -33,16 +34,16 @@ def prepare_folder(out: Path) -> Path | None:
         UserError: it is a file, cannot be written to, or holds an evaluation or something that is not a run.
     """
     if out.exists() and not out.is_dir():
-        raise UserError("out", "a folder", f"a file, {out}")
-    writable_folder(out, "out")
+        raise UserError("--out", "a folder", f"a file, {out}")
+    writable_folder(out, "--out")
     if (out / JOURNAL_NAME).exists():
-        raise UserError("out", "an empty folder, or that of an earlier drive", f"{out}, that of an evaluation",
+        raise UserError("--out", "an empty folder, or that of an earlier drive", f"{out}, that of an evaluation",
                         "choose another --out, or add --workers to go on with it")
     if not any(entry.name != PREVIOUS_NAME for entry in out.iterdir()):
         return None
     started = _start_of_run(out)
     if started is None:
-        raise UserError("out", "an empty folder, or that of an earlier run", str(out), "choose another folder")
+        raise UserError("--out", "an empty folder, or that of an earlier run", str(out), "choose another folder")
     previous = _new_folder(out / PREVIOUS_NAME, started)
     for name in OWN_FILES:
         if (out / name).exists():

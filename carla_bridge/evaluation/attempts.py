@@ -15,6 +15,7 @@ from carla_bridge.drive.driver import DriveConfig
 from carla_bridge.drive.latency import LatencyMode
 from carla_bridge.recording.results import RouteResult
 from wamdiff2_core.config import Strict, parse
+from wamdiff2_core.errors import UserError
 from wamdiff2_core.journal import replace_file
 
 TASK_NAME, ATTEMPT_NAME, PROGRESS_NAME = "task.json", "attempt.json", "progress.json"
@@ -27,7 +28,27 @@ class Kind(StrEnum):
     DRIVEN = "driven"  # to a verdict about the driving, good or bad
     INFRASTRUCTURE = "infrastructure"  # a server, process or machine failed: nothing is known about the driving
     UNUSABLE = "unusable"  # the route cannot be driven here, as for want of its town
-    REFUSED = "refused"  # the agent cannot be used at all
+    REFUSED = "refused"  # what is asked for cannot be done on any route, as with an agent that cannot be used
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal(Strict):
+    """The parts of the `UserError` that refuses an agent, or whatever else concerns all routes."""
+
+    field: str
+    expected: str
+    got: str
+    fix: str
+
+    @classmethod
+    def of(cls, error: UserError) -> Refusal:
+        """Its parts as text."""
+        return cls(field=error.field, expected=error.expected, fix=error.fix,
+                   got=error.got if isinstance(error.got, str) else repr(error.got))
+
+    def error(self) -> UserError:
+        """The error again."""
+        return UserError(self.field, self.expected, self.got, self.fix)
 
 
 @dataclass(frozen=True)
@@ -42,7 +63,7 @@ class Job:
         return self.route_id if repeats == 1 else f"{self.route_id}-r{self.repeat}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Task(Strict):
     """What a worker is told; `DriveConfig` in words.
 
@@ -84,21 +105,43 @@ class Task(Strict):
     def of(cls, job: Job, config: DriveConfig) -> Task:
         """The task of a job; each repeat has the next seed."""
         return cls(
-            job.route_id, job.repeat, str(config.routes.resolve()), _planner_text(config.agent), config.agent.link,
-            str(config.latency), config.carla, config.device,
-            config.seed + job.repeat, config.patience.wait_s, config.video,
-            "" if config.maps is None else str(config.maps.resolve()), config.vehicles, config.walkers,
-            config.scenarios, config.blank_camera, config.agent.deadline_ms, config.agent.backend,
+            route_id=job.route_id,
+            repeat=job.repeat,
+            routes=str(config.routes.resolve()),
+            planner=_planner_text(config.agent),
+            link=config.agent.link,
+            latency=str(config.latency),
+            carla=config.carla,
+            device=config.device,
+            seed=config.seed + job.repeat,
+            plan_wait_s=config.patience.wait_s,
+            video=config.video,
+            maps="" if config.maps is None else str(config.maps.resolve()),
+            vehicles=config.vehicles,
+            walkers=config.walkers,
+            scenarios=config.scenarios,
+            blank_camera=config.blank_camera,
+            deadline_ms=config.agent.deadline_ms,
+            backend=config.agent.backend,
         )
 
     def config(self, out: Path) -> DriveConfig:
         """The drive, into a folder of its own."""
         return DriveConfig(
-            Path(self.routes), AgentChoice.parse(self.planner, self.link, self.deadline_ms, self.backend),
-            out, LatencyMode.parse(self.latency),
-            self.carla, self.seed, self.device, Patience(wait_s=self.plan_wait_s), self.video,
-            Path(self.maps) if self.maps else None, vehicles=self.vehicles, walkers=self.walkers,
-            scenarios=self.scenarios, blank_camera=self.blank_camera,
+            routes=Path(self.routes),
+            agent=AgentChoice.parse(self.planner, self.link, self.deadline_ms, self.backend),
+            out=out,
+            latency=LatencyMode.parse(self.latency),
+            carla=self.carla,
+            seed=self.seed,
+            device=self.device,
+            patience=Patience(wait_s=self.plan_wait_s),
+            video=self.video,
+            maps=Path(self.maps) if self.maps else None,
+            vehicles=self.vehicles,
+            walkers=self.walkers,
+            scenarios=self.scenarios,
+            blank_camera=self.blank_camera,
         )
 
     def save(self, folder: Path) -> Path:
@@ -128,6 +171,7 @@ class Attempt(Strict):
         wall_s: wall-clock seconds, start of server and planner included.
         result: of a driven route.
         node: address of the cluster's node that drove; empty without a cluster.
+        refusal: of a refused attempt, the error.
     """
 
     route_id: str
@@ -141,6 +185,7 @@ class Attempt(Strict):
     wall_s: float = 0.0
     result: RouteResult | None = None
     node: str = ""
+    refusal: Refusal | None = None
 
     @property
     def job(self) -> Job:

@@ -116,9 +116,9 @@ class ClusterPool:
         parse_address(self.address, "cluster")
         device, drive = self.evaluation.drive.device, self.evaluation.drive
         if drive.carla:
-            raise UserError("carla", "none with --cluster: each node starts a server for each route", drive.carla)
+            raise UserError("--carla", "none with --cluster: each node starts a server for each route", drive.carla)
         if device not in ACCELERATORS:
-            raise UserError("device", " or ".join(ACCELERATORS) + " with --cluster: Ray gives out the nodes' own",
+            raise UserError("--device", " or ".join(ACCELERATORS) + " with --cluster: Ray gives out the nodes' own",
                             device)
 
     def __enter__(self) -> ClusterPool:

@@ -18,11 +18,11 @@ from carla_bridge.evaluation.display import EvaluationDisplay
 from carla_bridge.evaluation.final import write_final_files
 from carla_bridge.evaluation.pool import Finished, Pool
 from carla_bridge.evaluation.request import Evaluation
-from carla_bridge.recording.results import JOURNAL_NAME, TRAJECTORY_NAME, DriveResults
+from carla_bridge.recording.results import TRAJECTORY_NAME, DriveResults
 from carla_bridge.report import write_report
 from carla_bridge.report.lanes import merge_lanes
 from wamdiff2_core.errors import InfrastructureError, UserError
-from wamdiff2_core.journal import Journal, check_same_request, read_journal
+from wamdiff2_core.journal import JOURNAL_NAME, Journal, check_same_request, read_journal
 from wamdiff2_core.outputs import writable_folder
 
 POLL_S = 0.1
@@ -40,8 +40,8 @@ class Evaluator:
         """Drive every route that is not driven yet, and write the final files.
 
         Raises:
-            UserError: the folder holds something else, the journal is another evaluation's, or the agent cannot be
-                used.
+            UserError: the folder holds something else, the journal is another evaluation's, or an attempt was refused,
+                as with an agent that cannot be used.
             InfrastructureError: attempts fail one after the other, and none has come to an end.
         """
         self._prepare()
@@ -76,14 +76,14 @@ class Evaluator:
     def _prepare(self) -> None:
         out = self._out
         if out.exists() and not out.is_dir():
-            raise UserError("out", "a folder", f"a file, {out}")
-        writable_folder(out, "out")
+            raise UserError("--out", "a folder", f"a file, {out}")
+        writable_folder(out, "--out")
         if any(out.iterdir()) and not (out / JOURNAL_NAME).is_file():
-            raise UserError("out", "an empty folder, or that of an evaluation", str(out), "choose another folder")
+            raise UserError("--out", "an empty folder, or that of an evaluation", str(out), "choose another folder")
 
     def _drive(self, journal: Journal, attempts: list[Attempt], display: EvaluationDisplay) -> None:
         waiting = deque(open_jobs(self._evaluation, attempts))
-        numbers = Counter(attempt.job for attempt in attempts)
+        numbers, spoilt = Counter(attempt.job for attempt in attempts), _spoilt(attempts)
         failed_in_a_row = 0
         with self._pool as pool:
             display.begin(attempts, len(waiting), pool.capacity())
@@ -96,10 +96,13 @@ class Evaluator:
                     attempt = self._accept(journal, finished, numbers[job])
                     attempts.append(attempt)
                     display.ended(attempt)
-                    self._refuse(attempt)
+                    if attempt.refusal is not None:
+                        raise attempt.refusal.error()
                     failed_in_a_row = failed_in_a_row + 1 if attempt.kind is Kind.INFRASTRUCTURE else 0
-                    if attempt.kind is Kind.INFRASTRUCTURE and numbers[job] <= self._evaluation.retries:
-                        waiting.append(job)
+                    if attempt.kind is Kind.INFRASTRUCTURE:
+                        spoilt[job] += 1
+                        if spoilt[job] <= self._evaluation.retries:
+                            waiting.append(job)
                 self._give_up(failed_in_a_row, attempts)
                 for line in pool.news():
                     display.note(line)
@@ -124,10 +127,6 @@ class Evaluator:
         journal.append(attempt.to_json())
         return attempt
 
-    def _refuse(self, attempt: Attempt) -> None:
-        if attempt.kind is Kind.REFUSED:
-            raise UserError("planner", "one that can be used", self._evaluation.drive.agent.spec, attempt.reason)
-
     def _give_up(self, failed_in_a_row: int, attempts: Sequence[Attempt]) -> None:
         """End an evaluation that cannot work, instead of trying every route in vain."""
         limit = max(6, 3 * self._pool.capacity())
@@ -141,6 +140,11 @@ class Evaluator:
 def open_jobs(evaluation: Evaluation, attempts: Sequence[Attempt]) -> list[Job]:
     """The drives that are neither done nor out of attempts, in order."""
     done = {attempt.job for attempt in attempts if attempt.kind in (Kind.DRIVEN, Kind.UNUSABLE)}
-    spoilt = Counter(attempt.job for attempt in attempts)
+    spoilt = _spoilt(attempts)
     return [job for job in evaluation.jobs if job not in done and spoilt[job] <= evaluation.retries]
+
+
+def _spoilt(attempts: Sequence[Attempt]) -> Counter[Job]:
+    """How many attempts at each drive the infrastructure has spoilt; only they use up retries."""
+    return Counter(attempt.job for attempt in attempts if attempt.kind is Kind.INFRASTRUCTURE)
 

@@ -24,7 +24,8 @@ from carla_bridge.leaderboard.results import (
     LeaderboardResults,
     RouteRecord,
 )
-from carla_bridge.recording.results import DriveResults, NotDriven, Spread
+from carla_bridge.recording.results import DriveResults, NotDriven
+from carla_bridge.recording.spread import Spread
 
 SENSOR_ICONS = ("carla_camera", "carla_imu", "carla_gnss")
 

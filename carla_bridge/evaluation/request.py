@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from carla_bridge.drive.driver import DriveConfig
-from carla_bridge.drive.run_setup import describe_commit
 from carla_bridge.evaluation.attempts import Job
-from carla_bridge.evaluation.installation import checkpoint_of, versions
+from carla_bridge.evaluation.installation import checkpoint_of, code_hash, versions
 from carla_bridge.recording.results import EVALUATION_KIND
 from carla_bridge.routes.route_file import RouteSpec
 from carla_bridge.routes.subset import chosen_ids
@@ -39,7 +38,7 @@ class Evaluation:
             raise UserError("--passive", "no --workers beside it, nor --cluster: the hero is driven once, "
                             "from where it is", f"hero {self.drive.hero}")
         if self.drive.agent.kind == "external":
-            raise UserError("planner", "one that each route's process can start", "external")
+            raise UserError("--planner", "one that each route's process can start", "external")
         if self.drive.ros_arguments:
             raise UserError("ROS arguments", "none with --workers", " ".join(self.drive.ros_arguments))
 
@@ -76,7 +75,7 @@ class Evaluation:
             "server": drive.carla or "embedded",
             "maps": {town: hashlib.sha256(file.read_bytes()).hexdigest() for town, file in self.map_files().items()},
             "label": drive.label,
-            "commit": describe_commit(),
+            "code": code_hash(),
             "versions": versions(),
         }
 

@@ -17,9 +17,10 @@ from pathlib import Path
 from carla_bridge.drive.driver import Driver
 from carla_bridge.drive.route_run import Progress
 from carla_bridge.drive.run_setup import signals_as_interrupts
-from carla_bridge.evaluation.attempts import PROGRESS_NAME, TASK_NAME, Attempt, Kind, Task
+from carla_bridge.evaluation.attempts import PROGRESS_NAME, TASK_NAME, Attempt, Kind, Refusal, Task
 from carla_bridge.leaderboard.verdict import Outcome
 from carla_bridge.report.lanes import save_lanes
+from carla_bridge.routes.errors import RouteError
 from carla_bridge.routes.route_file import load_routes
 from wamdiff2_core.errors import InfrastructureError, UserError
 from wamdiff2_core.threads import wait_without_spinning
@@ -59,8 +60,10 @@ def attempt(task: Task, folder: Path) -> Attempt:
         done = replace(blank, reason="stopped")
     except UserError as error:
         # What is wrong with a route says nothing about the others; anything else is wrong with all of them.
-        kind = Kind.UNUSABLE if error.field.startswith(("route", "town", "ego pose")) else Kind.REFUSED
-        done = replace(blank, kind=kind, reason=str(error))
+        if isinstance(error, RouteError):
+            done = replace(blank, kind=Kind.UNUSABLE, reason=str(error))
+        else:
+            done = replace(blank, kind=Kind.REFUSED, reason=str(error), refusal=Refusal.of(error))
     return replace(done, wall_s=round(time.monotonic() - start_s, 2))
 
 

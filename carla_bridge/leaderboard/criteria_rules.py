@@ -51,7 +51,6 @@ class Moment:
 
     Attributes:
         t_s: simulated time since the route began.
-        here_m: (2,) position of the ego vehicle, map frame.
         around: the surroundings.
         contacts: what the ego vehicle has touched since the last tick.
     """

@@ -22,9 +22,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
-import math
-import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,14 +31,14 @@ import numpy as np
 
 from carla_bridge.leaderboard.infractions import InfractionKind
 from carla_bridge.leaderboard.verdict import Outcome
+from carla_bridge.recording.spread import Spread
 from wamdiff2_core.config import CameraSpec, Strict, parse
 from wamdiff2_core.errors import ExitCode, UserError
 from wamdiff2_core.journal import replace_file
 
 SCHEMA = 2
 RESULTS_NAME, TRAJECTORY_NAME, PLANS_NAME = "results.json", "trajectory.csv", "plans.jsonl"
-JOURNAL_NAME = "journal.jsonl"  # in the folder of an evaluation only
-EVALUATION_KIND = "closed-loop evaluation"  # `kind` of its first line
+EVALUATION_KIND = "closed-loop evaluation"  # `kind` of the first line of an evaluation's journal
 
 
 @dataclass(frozen=True)
@@ -143,49 +141,6 @@ class NotDriven(Strict):
     reason: str
     town: str = ""
     scenario: str = ""
-
-
-@dataclass(frozen=True)
-class Spread(Strict):
-    """A figure over the repeats of an evaluation.
-
-    Attributes:
-        mean, least, most: over the repeats.
-        deviation: standard deviation of a single repeat, from the sample; None with one repeat.
-        repeats: how many there were.
-        interval: 95 % confidence interval of the mean, by Student's t over the repeats, so that it may leave the
-            figure's range; None with one repeat.
-        missing: drives of all repeats without a verdict: the repeats are then of unequal routes.
-    """
-
-    mean: float
-    least: float
-    most: float
-    deviation: float | None
-    repeats: int
-    interval: tuple[float, float] | None = None
-    missing: int = 0
-
-    @classmethod
-    def of(cls, values: Sequence[float], missing: int = 0) -> Spread:
-        """The spread of at least one value, of repeats in which `missing` drives have no verdict."""
-        mean, count = statistics.fmean(values), len(values)
-        if count == 1:
-            return cls(mean, mean, mean, None, 1, None, missing)
-        from scipy.special import stdtrit
-
-        deviation = statistics.stdev(values)
-        half = float(stdtrit(count - 1, 0.975)) * deviation / math.sqrt(count)
-        return cls(mean, min(values), max(values), deviation, count, (mean - half, mean + half), missing)
-
-    def in_words(self, unit: str = "") -> str:
-        """Mean, deviation and interval, and what they are of."""
-        missing = f"{self.missing} {'drive' if self.missing == 1 else 'drives'} missing" if self.missing else ""
-        if self.deviation is None or self.interval is None:
-            return f"{self.mean:.2f}{unit}" + (f" ({missing})" if missing else "")
-        low, high = self.interval
-        words = [f"95 % interval of the mean {low:.2f} to {high:.2f}", f"{self.repeats} repeats", missing]
-        return f"{self.mean:.2f} ± {self.deviation:.2f}{unit} ({', '.join(filter(None, words))})"
 
 
 @dataclass(frozen=True)
@@ -296,6 +251,9 @@ class DriveResults(Strict):
             raise UserError(str(path), "the results of a run", f"a damaged file ({error})") from None
         if not isinstance(data, dict):
             raise UserError(str(path), "the results of a run", "other JSON")
+        if data.get("schema") != SCHEMA:
+            raise UserError(str(path), f"results of schema {SCHEMA}", data.get("schema"),
+                            "drive again, or read them with the version that wrote them")
         return parse(cls, data, str(path))
 
 

@@ -29,7 +29,7 @@ def write(
         from carla_bridge.report.compare_page import load_comparison, write_comparison
 
         comparison = load_comparison(run, compare)
-        if same := same_run(comparison.run, comparison.other):
+        if same := same_run(comparison.first, comparison.second):
             typer.echo(f"note: {same}", err=True)
     typer.echo(write_report(run, video=video))
     if video and not any(run.rglob("*.mp4")):

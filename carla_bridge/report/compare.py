@@ -46,16 +46,16 @@ class Side:
 
 @dataclass(frozen=True)
 class Pair:
-    """A route that both runs have drives of: `before` of the other run, `after` of this one."""
+    """A route that both runs have drives of."""
 
     route_id: str
-    before: Side
-    after: Side
+    first: Side
+    second: Side
 
     @property
     def difference(self) -> float:
-        """Driving score, this run's minus the other's."""
-        return self.after.score - self.before.score
+        """Driving score, the first run's minus the second's."""
+        return self.first.score - self.second.score
 
     @property
     def way(self) -> str:
@@ -65,55 +65,55 @@ class Pair:
     @property
     def turn(self) -> str:
         """`gained` or `lost` as a success in most drives, or empty."""
-        was, now = self.before.success > 0.5, self.after.success > 0.5
+        was, now = self.second.success > 0.5, self.first.success > 0.5
         return "gained" if now and not was else "lost" if was and not now else ""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """This run against another.
+    """A run against another.
 
     Attributes:
-        run, other: the runs; `after` is of the first, `before` of the second.
-        pairs: in the order of this run.
-        before_alone, after_alone: routes without a partner, of the other run and of this one.
+        first, second: the runs; of the first it is said what has become better or worse.
+        pairs: in the order of the first run.
+        first_alone, second_alone: routes of either run without a partner.
         warnings: what makes the runs hard to compare.
     """
 
-    run: Run
-    other: Run
+    first: Run
+    second: Run
     pairs: tuple[Pair, ...]
-    before_alone: tuple[Side, ...] = ()
-    after_alone: tuple[Side, ...] = ()
+    first_alone: tuple[Side, ...] = ()
+    second_alone: tuple[Side, ...] = ()
     warnings: tuple[str, ...] = ()
 
     @property
-    def only_before(self) -> list[str]:
-        """Ids of the routes that only the other run was asked for."""
-        return _not_asked(self.before_alone, self.run)
+    def only_second(self) -> list[str]:
+        """Ids of the routes that only the second run was asked for."""
+        return _not_asked(self.second_alone, self.first)
 
     @property
-    def only_after(self) -> list[str]:
-        """Ids of the routes that only this run was asked for."""
-        return _not_asked(self.after_alone, self.other)
+    def only_first(self) -> list[str]:
+        """Ids of the routes that only the first run was asked for."""
+        return _not_asked(self.first_alone, self.second)
 
     @property
     def half_judged(self) -> list[str]:
         """Ids of the routes that both were asked for, and one has no verdict of."""
-        alone = [side.entry.route_id for side in (*self.after_alone, *self.before_alone)]
-        strangers = {*self.only_before, *self.only_after}
+        alone = [side.entry.route_id for side in (*self.first_alone, *self.second_alone)]
+        strangers = {*self.only_second, *self.only_first}
         return [route_id for route_id in alone if route_id not in strangers]
 
     @property
     def routes(self) -> int:
         """How many routes either run has a verdict of."""
-        return len(self.pairs) + len(self.before_alone) + len(self.after_alone)
+        return len(self.pairs) + len(self.second_alone) + len(self.first_alone)
 
     @property
     def paired(self) -> tuple[Run, Run]:
         """Both runs over the routes of the pairs alone."""
         ids = {pair.route_id for pair in self.pairs}
-        return self.run.only(ids), self.other.only(ids)
+        return self.first.only(ids), self.second.only(ids)
 
     @property
     def mean_difference(self) -> float:
@@ -133,33 +133,33 @@ class Comparison:
     @property
     def success_difference(self) -> tuple[float, Bounds | None]:
         """Mean difference of the success rates of the pairs, in percent, and its confidence interval."""
-        differences = [100.0 * (pair.after.success - pair.before.success) for pair in self.pairs]
+        differences = [100.0 * (pair.first.success - pair.second.success) for pair in self.pairs]
         return fmean(differences), bootstrap(differences)
 
     def in_words(self) -> list[str]:
         """Both figures of both runs over the pairs, one line each, with their differences and intervals."""
-        score = fmean(pair.after.score for pair in self.pairs), fmean(pair.before.score for pair in self.pairs)
-        rate = tuple(100.0 * fmean(getattr(pair, side).success for pair in self.pairs) for side in ("after", "before"))
+        score = fmean(pair.first.score for pair in self.pairs), fmean(pair.second.score for pair in self.pairs)
+        rate = tuple(100.0 * fmean(getattr(pair, side).success for pair in self.pairs) for side in ("first", "second"))
         lines = []
-        for name, (after, before), (difference, interval) in (
+        for name, (first, second), (difference, interval) in (
             ("driving score", score, (self.mean_difference, self.interval)),
             ("success rate, %", rate, self.success_difference),
         ):
             span = "" if interval is None else f" (95 % interval {interval[0]:+.2f} to {interval[1]:+.2f})"
-            share = f", {100.0 * after / before:.1f} % of it" if before else ""
-            lines.append(f"{name}: {after:.2f} against {before:.2f}: {difference:+.2f}{span}{share}, "
+            share = f", {100.0 * first / second:.1f} % of it" if second else ""
+            lines.append(f"{name}: {first:.2f} against {second:.2f}: {difference:+.2f}{span}{share}, "
                          f"{len(self.pairs)} routes in both")
         return lines
 
     @property
     def bounds(self) -> Bounds:
         """The mean difference over all routes of either run: one without a partner may have scored 0 to 100 there."""
-        low = [pair.after.bounds[0] - pair.before.bounds[1] for pair in self.pairs]
-        high = [pair.after.bounds[1] - pair.before.bounds[0] for pair in self.pairs]
-        for side in self.after_alone:
+        low = [pair.first.bounds[0] - pair.second.bounds[1] for pair in self.pairs]
+        high = [pair.first.bounds[1] - pair.second.bounds[0] for pair in self.pairs]
+        for side in self.first_alone:
             low.append(side.bounds[0] - 100.0)
             high.append(side.bounds[1])
-        for side in self.before_alone:
+        for side in self.second_alone:
             low.append(-side.bounds[1])
             high.append(100.0 - side.bounds[0])
         return fmean(low), fmean(high)
@@ -207,21 +207,23 @@ def way(difference: float) -> str:
     return "same" if abs(difference) <= SAME_SCORE else "better" if difference > 0 else "worse"
 
 
-def compare(run: Run, other: Run) -> Comparison:
-    """Pair the routes of `run` with those of `other`; a difference is this run's minus the other's."""
-    after, before = _sides(run), _sides(other)
-    pairs = tuple(Pair(key, before[key], side) for key, side in after.items() if key in before)
+def compare(first: Run, second: Run) -> Comparison:
+    """Pair the routes of two runs; a difference is the first run's minus the second's."""
+    ones, others = _sides(first), _sides(second)
+    pairs = tuple(Pair(key, side, others[key]) for key, side in ones.items() if key in others)
     return Comparison(
-        run, other, pairs, tuple(side for key, side in before.items() if key not in after),
-        tuple(side for key, side in after.items() if key not in before), tuple(_warnings(run, other, pairs)),
+        first, second, pairs,
+        first_alone=tuple(side for key, side in ones.items() if key not in others),
+        second_alone=tuple(side for key, side in others.items() if key not in ones),
+        warnings=tuple(_warnings(first, second, pairs)),
     )
 
 
-def same_run(run: Run, other: Run) -> str:
+def same_run(first: Run, second: Run) -> str:
     """That a run is compared with itself, in words; empty when it is not."""
-    if run.folder.resolve() == other.folder.resolve():
+    if first.folder.resolve() == second.folder.resolve():
         return "Both are the same run folder: no difference can show."
-    if run.results is not None and run.results == other.results:
+    if first.results is not None and first.results == second.results:
         return "Both folders hold the same drives, one is a copy: no difference can show."
     return ""
 
@@ -249,20 +251,20 @@ def _side(entries: list[Entry]) -> Side:
     )
 
 
-def _warnings(run: Run, other: Run, pairs: tuple[Pair, ...]) -> list[str]:
-    found = [same] if (same := same_run(run, other)) else []
-    if run.world != other.world:
-        found.append(f"The worlds differ: {run.world} against {other.world}.")
+def _warnings(first: Run, second: Run, pairs: tuple[Pair, ...]) -> list[str]:
+    found = [same] if (same := same_run(first, second)) else []
+    if first.world != second.world:
+        found.append(f"The worlds differ: {first.world} against {second.world}.")
     strange = [
         pair.route_id for pair in pairs
-        if pair.after.entry.town != pair.before.entry.town
-        or (pair.after.entry.scenario and pair.before.entry.scenario
-            and pair.after.entry.scenario != pair.before.entry.scenario)
-        or _far_apart(pair.after.entry, pair.before.entry)
+        if pair.first.entry.town != pair.second.entry.town
+        or (pair.first.entry.scenario and pair.second.entry.scenario
+            and pair.first.entry.scenario != pair.second.entry.scenario)
+        or _far_apart(pair.first.entry, pair.second.entry)
     ]
     if strange:
         found.append(f"Not the same route under the same id (town, scenario or length differ): {', '.join(strange)}.")
-    one, two = run.results, other.results
+    one, two = first.results, second.results
     if one is not None and two is not None:
         for name, words in (("latency_mode", "latency mode"), ("deadline_ms", "deadline"), ("seed", "seed"),
                             ("server", "server"), ("vehicles", "number of background vehicles"),

@@ -20,32 +20,32 @@ BOTH, FIRST_ONLY, SECOND_ONLY = "both", "first only", "second only"
 NO_VERDICT = "both, one verdict"
 
 
-def load_comparison(folder: Path, other_folder: Path) -> Comparison:
+def load_comparison(folder: Path, second_folder: Path) -> Comparison:
     """Read two runs and pair their routes; nothing is written.
 
     Raises:
         UserError: a folder holds no run, or none with scores, or the runs have no route in common.
     """
-    run, other = load_run(folder), load_run(other_folder, "--compare")
-    for one, field in ((run, "run folder"), (other, "--compare")):
+    first, second = load_run(folder), load_run(second_folder, "--compare")
+    for one, field in ((first, "run folder"), (second, "--compare")):
         if one.figures is None:
             raise UserError(field, "a run with scores", str(one.folder))
-    comparison = compare(run, other)
+    comparison = compare(first, second)
     if not comparison.pairs:
-        raise UserError("--compare", "a run with routes of the first one", str(other_folder),
+        raise UserError("--compare", "a run with routes of the first one", str(second_folder),
                         "the runs have no driven route in common")
     return comparison
 
 
 def write_comparison(comparison: Comparison) -> Path:
     """Write the page into the folder of the first run, and return its path."""
-    path = comparison.run.folder / COMPARE_NAME
+    path = comparison.first.folder / COMPARE_NAME
     replace_file(path, _html(comparison))
     return path
 
 
 def _html(comparison: Comparison) -> str:
-    runs = (comparison.run, comparison.other)
+    runs = (comparison.first, comparison.second)
     if runs[0].name != runs[1].name:
         names = [run.name for run in runs]
     else:
@@ -94,9 +94,9 @@ def _rows(comparison: Comparison, links: list[dict[str, str]]) -> list[dict[str,
     """Rows of the table: pairs, the largest difference first, then the routes without a partner."""
     rows = []
     for pair in sorted(comparison.pairs, key=lambda pair: -abs(pair.difference)):
-        rows.append({"pair": pair, "place": BOTH, "sides": (pair.after, pair.before)})
-    strangers = {*comparison.only_after, *comparison.only_before}
-    for place, alone in ((FIRST_ONLY, comparison.after_alone), (SECOND_ONLY, comparison.before_alone)):
+        rows.append({"pair": pair, "place": BOTH, "sides": (pair.first, pair.second)})
+    strangers = {*comparison.only_first, *comparison.only_second}
+    for place, alone in ((FIRST_ONLY, comparison.first_alone), (SECOND_ONLY, comparison.second_alone)):
         for side in alone:
             sides = (side, None) if place == FIRST_ONLY else (None, side)
             where = place if side.entry.route_id in strangers else NO_VERDICT

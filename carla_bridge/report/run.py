@@ -16,7 +16,6 @@ from pathlib import Path
 from carla_bridge.leaderboard.record import EMBEDDED_WORLD, ROUTES_ONLY_WORLD, RecordError, RouteRecord
 from carla_bridge.recording.results import (
     EVALUATION_KIND,
-    JOURNAL_NAME,
     RESULTS_NAME,
     TRAJECTORY_NAME,
     DriveResults,
@@ -27,9 +26,9 @@ from carla_bridge.score.abilities import ABILITIES
 from carla_bridge.score.bench2drive import score_records
 from carla_bridge.score.figures import Bench2DriveScore, Bounds, mean_if_all
 from carla_bridge.score.route_sets import RouteFacts, RouteSet, shipped_sets
-from carla_bridge.score.sources import FoundRecord, read_sources
+from carla_bridge.score.sources import FoundRecord, read_sources, result_files
 from wamdiff2_core.errors import UserError
-from wamdiff2_core.journal import read_journal
+from wamdiff2_core.journal import JOURNAL_NAME, read_journal
 
 WORLDS = {EMBEDDED_WORLD: "embedded world", ROUTES_ONLY_WORLD: "routes only", "": "Bench2Drive's evaluator"}
 
@@ -233,7 +232,7 @@ def load_run(folder: Path, field: str = "run folder") -> Run:
         raise UserError(field, f"{RESULTS_NAME} of a finished or stopped evaluation",
                         f"the journal of one that was killed, with {finished} finished drives",
                         "the closed-loop command that began it goes on with it, and writes results and report")
-    sources = read_sources([folder]) if any(folder.glob("*.json")) else None
+    sources = read_sources([folder]) if result_files(folder) else None
     if sources is None or not sources.records:
         raise UserError(field, f"{RESULTS_NAME} of a drive, or result files of an evaluator", str(folder))
     entries = tuple(

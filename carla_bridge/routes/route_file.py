@@ -148,7 +148,7 @@ def load_routes(path: str | Path) -> list[RouteSpec]:
     try:
         root = ElementTree.parse(path).getroot()
     except OSError as error:
-        raise UserError("routes", "a readable route file", f"{path} ({error.strerror})") from error
+        raise UserError("--routes", "a readable route file", f"{path} ({error.strerror})") from error
     except ElementTree.ParseError as error:
         raise UserError(f"routes {path}", "well-formed XML", str(error)) from error
     if root.tag != "routes":

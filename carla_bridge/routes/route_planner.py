@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from carla_bridge.routes.errors import RouteError
 from carla_bridge.routes.lane_graph import LaneGraph, LanePlace, Piece
 from carla_bridge.routes.navigation import Manoeuvre, RoutePlan, announced
 from carla_bridge.routes.route_file import RouteSpec
-from wamdiff2_core.errors import UserError
 from wamdiff2_core.frames import flip_y
 from wamdiff2_core.types import NavCommand
 
@@ -44,7 +44,7 @@ class RoutePlanner:
         """The dense path of a route, with commands, and at least 40 m beyond its goal where the road goes on.
 
         Raises:
-            UserError: a key point lies off the road, or cannot be reached from the one before.
+            RouteError: a key point lies off the road, or cannot be reached from the one before.
         """
         pieces = self._match(spec)
         last = pieces[-1]
@@ -88,7 +88,7 @@ class RoutePlanner:
                     if goal not in reached or total < reached[goal][0] - 1e-9:
                         reached[goal] = (total, [*way, *pieces])
             if not reached:
-                raise UserError(
+                raise RouteError(
                     f"{name}: position {k + 1}",
                     "a place that the lanes lead to from the position before",
                     _text(points[k]),
@@ -103,7 +103,7 @@ class RoutePlanner:
             return found
         place, distance = self.graph.nearest(point_m)
         if distance > MAX_OFF_ROAD_M:
-            raise UserError(
+            raise RouteError(
                 name,
                 f"positions within {MAX_OFF_ROAD_M:g} m of a driving lane",
                 f"{_text(point_m)}, {distance:.1f} m off",

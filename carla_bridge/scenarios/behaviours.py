@@ -254,10 +254,9 @@ class Crossing:
 
     def __init__(self, actor_id: int, spot: Spot, speed_mps: float, distance_m: float, wait_s: float = 0.0) -> None:
         self._id, self._spot, self._speed, self._distance = actor_id, spot, speed_mps, distance_m
-        self._wait_s, self._since_ns = wait_s, None
+        self._wait_s = wait_s
+        self._since_ns: int | None = None
         self.done = False
-
-    _since_ns: int | None
 
     def step(self, stage: Stage, around: Surroundings) -> None:
         """Give the commands of one tick."""

@@ -14,8 +14,9 @@ from pathlib import Path
 from carla_bridge.leaderboard.results import EntryStatus, LeaderboardResults, ResultsFileError, RouteRecord
 from carla_bridge.score.problems import Problem, ProblemKind, counted
 from wamdiff2_core.errors import UserError
+from wamdiff2_core.journal import JOURNAL_NAME
 
-OWN_JOURNAL = "journal.jsonl"  # only evaluations of ours have one
+SHARDS = "shards"  # where a run of `bench2drive-evaluator` keeps its results
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,7 @@ def read_sources(paths: Sequence[str | Path]) -> Sources:
     """Read result files.
 
     Args:
-        paths: files, folders (their own `*.json`, not those further down; of an evaluation of ours its
-            `leaderboard*.json`) and patterns with `*`, `?` or `[`.
+        paths: files, folders (what `result_files` finds there) and patterns with `*`, `?` or `[`.
 
     Raises:
         UserError: a path that is not there, a folder without a JSON file, a pattern that matches none.
@@ -69,6 +69,16 @@ def read_sources(paths: Sequence[str | Path]) -> Sources:
     return Sources(records, tuple(problems))
 
 
+def result_files(folder: Path) -> list[Path]:
+    """The result files of a folder: its `*.json`, not those further down; of an evaluation of ours its
+    `leaderboard*.json`, and of a run of `bench2drive-evaluator` those in its `shards`."""
+    if not (folder / JOURNAL_NAME).is_file():
+        return sorted(folder.glob("*.json"))
+    if (folder / SHARDS).is_dir():
+        return sorted((folder / SHARDS).glob("*.json"))
+    return sorted(folder.glob("leaderboard*.json")) or sorted(folder.glob("*.json"))
+
+
 def expand(paths: Sequence[str | Path]) -> list[Path]:
     """Files behind paths, each once, in order.
 
@@ -79,8 +89,7 @@ def expand(paths: Sequence[str | Path]) -> list[Path]:
     for given in map(str, paths):
         path = Path(given)
         if path.is_dir():
-            own = (path / OWN_JOURNAL).is_file()
-            matches = (sorted(path.glob("leaderboard*.json")) if own else []) or sorted(path.glob("*.json"))
+            matches = result_files(path)
             if not matches:
                 deeper = len(list(path.rglob("*.json")))
                 fix = f"{counted(deeper, 'file')} further down: name the folder that holds the result files"

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from carla_bridge.server.background import check_background
 from carla_bridge.server.handlers import all_methods
 from carla_bridge.server.protocol.dialect import DEFAULT_VERSION, dialect_of
 from carla_bridge.server.protocol.doorkeeper import Doorkeeper
@@ -32,7 +33,6 @@ from wamdiff2_core.errors import InfrastructureError, UserError
 
 LOG = logging.getLogger(__name__)
 SWITCH_INTERVAL_S = 0.0005
-MOST_BACKGROUND = 500
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,7 @@ class ServerConfig:
         self.towns.find(self.first_town, "--town")
         if not 1 <= self.port <= 65534:
             raise UserError("--port", "1..65534 (streams use the next one)", self.port)
-        for option, count in (("--vehicles", self.vehicles), ("--walkers", self.walkers)):
-            if not 0 <= count <= MOST_BACKGROUND:
-                raise UserError(option, f"0..{MOST_BACKGROUND}", count)
+        check_background(self.vehicles, self.walkers)
         if self.seed < 0:
             raise UserError("--seed", "0 or more", self.seed)
         try:

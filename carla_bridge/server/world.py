@@ -160,6 +160,7 @@ class World:
             if actor is not self.spectator:
                 self.destroy(actor.id)
         self.random = random.Random(self.seed)
+        self.weather = CLEAR_NOON.as_protocol()
         self.episode_id += 1
         # A loading client drops its subscription and subscribes anew. With the same id it mixes the two up when a late
         # state is still in work, and dies of memory it has freed.
@@ -311,9 +312,6 @@ class World:
     def _on_subscribe(self, stream_id: int) -> bytes | None:
         if stream_id in self._state_streams:
             return self._last_state  # else a client of a synchronous server would see an empty world until a tick
-        for actor in self.actors.values():
-            if isinstance(actor, Sensor) and actor.stream_id == stream_id:
-                actor.restart_clock()
         return None
 
     # --- sensors

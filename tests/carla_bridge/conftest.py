@@ -30,7 +30,7 @@ def server_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     log = tmp_path_factory.mktemp("server") / "server.log"
     command = [sys.executable, "-m", "carla_bridge.server", "--port", str(port)]
     with ManagedProcess("embedded server", command, log) as process:
-        wait_for_port(port, process.alive, 60.0)
+        wait_for_port(port, process.alive, 180.0)
         yield port
 
 

@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from carla_bridge.bench2drive.attempt import EvaluatorOptions, Kind, _start_time, judge
+from carla_bridge.bench2drive.attempt import EvaluatorOptions, ShardEnd, _start_time, judge
 from carla_bridge.bench2drive.checkout import EMBEDDED_ROOT, Checkout
 from carla_bridge.bench2drive.evaluator import Bench2DriveRun, RunConfig
 from carla_bridge.leaderboard.record import RouteRecord, RouteStatus
 from carla_bridge.leaderboard.results import LeaderboardResults
+from carla_bridge.report.run import load_run
 from carla_bridge.score.bench2drive import score_files
 from wamdiff2_core.errors import UserError
 
@@ -133,6 +134,8 @@ def test_ways_of_ending_are_told_apart_and_spoilt_attempts_made_again(checkout: 
     assert not score.headline
     assert score.to_json()["routes_scored"] == 4
     assert score.to_json()["routes_expected"] == 8
+    assert score_files([out], str(out / "routes.xml")).to_json() == score.to_json(), "the run's own folder will do"
+    assert sorted(entry.route_id for entry in load_run(out).entries) == ["1", "2", "5", "7"]
 
     # The same command again has nothing to do.
     began = time.monotonic()
@@ -197,7 +200,7 @@ def test_results_of_a_real_carla_are_kept_byte_for_byte_and_without_a_mark(check
 def test_another_planner_or_other_routes_do_not_go_on_with_a_journal(checkout: Checkout, tmp_path: Path) -> None:
     out = tmp_path / "run"
     drive(config(checkout, out, "1"))
-    with pytest.raises(UserError, match="routes"):
+    with pytest.raises(UserError, match=r"routes .* or choose another --out$"):
         drive(config(checkout, out, "17"))
     foreign = tmp_path / "foreign"
     foreign.mkdir()
@@ -230,6 +233,6 @@ RuntimeError: time-out of 300000ms while waiting for the simulator
     (tmp_path / "evaluator.log").write_text(log)
     (tmp_path / "results.json").write_text('{"_checkpoint": {"records": [')
     ended = judge(tmp_path, -9, embedded=True)
-    assert ended.kind is Kind.INFRASTRUCTURE
+    assert ended.kind is ShardEnd.INFRASTRUCTURE
     assert "SIGKILL" in ended.reason
     assert "time-out of 300000ms" in ended.reason

@@ -44,7 +44,7 @@ BENCH2DRIVE_MERGE = 220  # the tool divides by it, however many routes there are
 def folder(tmp_path_factory) -> Path:
     """The folder of an evaluation of the 20 routes, some of them failed, one hit a vehicle."""
     out = tmp_path_factory.mktemp("evaluation")
-    config = DriveConfig(ROUTES, AgentChoice.parse("route-only"), out, video=False)
+    config = DriveConfig(routes=ROUTES, agent=AgentChoice.parse("route-only"), out=out, video=False)
     evaluation = Evaluation(config, tuple(load_routes(ROUTES)))
     attempts = []
     for index, (job, spec) in enumerate(zip(evaluation.jobs, evaluation.specs, strict=True)):

@@ -105,9 +105,10 @@ def test_results_are_called_bench2drive_in_a_genuine_carla_only(
     (("--out", "run", "--latency", "measured"), {}, "--latency: expected none with Bench2Drive's evaluator"),
     (("--out", "run", "--bench2drive", "--carla", "127.0.0.1:1"), {}, "--carla: expected none with Bench2Drive's"),
     (("--out", "run", "--no-scenarios"), {}, "--scenarios: expected none with Bench2Drive's evaluator"),
-    ((), {}, "out: expected a folder, by which a run is gone on with"),
-    (("--out", "run", "--bench2drive", "--planner", "expert"), {}, "planner: expected a checkpoint or random"),
+    ((), {}, "--out: expected a folder, by which a run is gone on with"),
+    (("--out", "run", "--bench2drive", "--planner", "expert"), {}, "--planner: expected a checkpoint or random"),
     (("--out", "run", "--bench2drive"), {"BENCH2DRIVE_ROOT": ""}, "BENCH2DRIVE_ROOT: expected Bench2Drive's checkout"),
+    (("--out", "run", "--seed", "-1"), {}, "--seed: expected 0 or more, got -1"),
     (("--out", "run"), {"BENCH2DRIVE_ROOT": "/nowhere"}, "BENCH2DRIVE_ROOT: expected a folder with leaderboard"),
     (("--hero", "ego"), {"BENCH2DRIVE_ROOT": ""}, "--hero: expected --passive beside it, got ego"),
 ])  # fmt: skip

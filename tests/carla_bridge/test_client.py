@@ -10,14 +10,19 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 carla = pytest.importorskip("carla", reason="needs the carla client library")
 
 from carla_bridge.agents.route_follower import RouteFollower  # noqa: E402
-from carla_bridge.client.client import CameraMount, Simulation  # noqa: E402
+from carla_bridge.client.client import CameraMount, Simulation, warm_up_waits_s  # noqa: E402
+from carla_bridge.client.measurements import Stream  # noqa: E402
+from carla_bridge.client.server_watch import Fault  # noqa: E402
 from carla_bridge.ports import free_ports, wait_for_port  # noqa: E402
 from carla_bridge.routes.navigation import Navigator  # noqa: E402
 from carla_bridge.routes.route_file import load_routes  # noqa: E402
@@ -201,6 +206,73 @@ def own_server(tmp_path: Path) -> Iterator[tuple[ManagedProcess, int]]:
     with ManagedProcess("embedded server", command, tmp_path / "server.log") as process:
         wait_for_port(port, process.alive, 60.0)
         yield process, port
+
+
+@pytest.fixture(scope="module")
+def busy_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """Port of a server of its own with traffic in it."""
+    port = free_ports(2)
+    command = [sys.executable, "-m", "carla_bridge.server", "--port", str(port), "--vehicles", "12", "--walkers", "6"]
+    log = tmp_path_factory.mktemp("busy") / "server.log"
+    with ManagedProcess("embedded server", command, log) as process:
+        wait_for_port(port, process.alive, 180.0)
+        yield port
+
+
+def what_happens(port: int, start: Pose2D) -> list[object]:
+    """Everything that is to be the same on every start, of 2 s of driving."""
+    with Simulation(port=port, ego_pose=start, cameras=[FRONT, TALL], timeout_s=20.0, fresh=True) as simulation:
+        told: list[object] = []
+        for _ in range(40):
+            simulation.apply(VehicleCommand(0.02, 1.5))
+            frame = simulation.tick()
+            pose = frame.ego.map_from_base
+            told.append((frame.stamp_ns, pose.x_m, pose.y_m, pose.yaw_rad, sorted(frame.images)))
+        snapshot = simulation.world.get_snapshot()
+        places = [actor.get_transform().location for actor in snapshot if actor.id != simulation.ego_id]
+        told.append(sorted((place.x, place.y) for place in places))
+        return told
+
+
+@pytest.mark.parametrize(("name", "late_s"), [("front", 0.4), ("imu", 0.4), ("imu", 3.0)])
+def test_a_subscription_that_is_slow_changes_nothing_in_what_is_driven(
+    busy_port: int, demo_start: Pose2D, monkeypatch: pytest.MonkeyPatch, name: str, late_s: float
+) -> None:
+    class LateStream(Stream):
+        """A stream whose subscription reaches the server late."""
+
+        def __init__(self, stream_name: str, actor: object, period: int, fault: Fault) -> None:
+            if stream_name == name:
+                listen = actor.listen  # type: ignore[attr-defined]
+                actor = SimpleNamespace(listen=lambda put: threading.Timer(late_s, listen, (put,)).start())
+            super().__init__(stream_name, actor, period, fault)
+
+    prompt = what_happens(busy_port, demo_start)
+    monkeypatch.setattr("carla_bridge.client.client.Stream", LateStream)
+    assert what_happens(busy_port, demo_start) == prompt
+
+
+def test_a_sensor_that_never_speaks_is_an_infrastructure_error_that_names_it(
+    server_port: int, demo_start: Pose2D, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class SilentStream(Stream):
+        """Nothing comes of the camera's pictures."""
+
+        def __init__(self, name: str, actor: object, period: int, fault: Fault) -> None:
+            super().__init__(name, SimpleNamespace(listen=str) if name == "front" else actor, period, fault)
+
+    monkeypatch.setattr("carla_bridge.client.client.Stream", SilentStream)
+    with pytest.raises(InfrastructureError, match=r"sensors gave nothing within 2 s and 10 ticks: front$"):
+        Simulation(port=server_port, ego_pose=demo_start, cameras=[FRONT], timeout_s=2.0)
+
+
+@given(st.integers(1, 10).map(lambda tens: 10 * tens), st.floats(0.5, 60.0))
+def test_waits_before_the_start_grow_and_use_up_the_time(ticks: int, total_s: float) -> None:
+    waits = warm_up_waits_s(ticks, total_s)
+    assert len(waits) == ticks
+    assert sum(waits) == pytest.approx(total_s)
+    assert waits == sorted(waits)
+    assert sum(waits[:5]) > 0.2 * total_s or ticks > 10  # a camera of 5 ticks may miss its first picture
 
 
 def test_a_foreign_server_that_dies_ends_in_an_infrastructure_error(own_server, demo_start: Pose2D) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carla_bridge.leaderboard.verdict import Outcome
-from carla_bridge.recording.results import DriveResults, Infraction, RouteResult, Tick
+from carla_bridge.recording.results import SCHEMA, DriveResults, Infraction, RouteResult, Tick
 from wamdiff2_core.config import CameraSpec
 from wamdiff2_core.errors import ExitCode, UserError
 
@@ -53,6 +53,12 @@ def test_results_come_back_from_the_file_as_they_went(tmp_path):
     DRIVE.save(tmp_path)
     assert DriveResults.load(tmp_path) == DRIVE
     assert json.loads((tmp_path / "results.json").read_text())["routes"][0]["outcome"] == "completed"
+
+
+def test_results_of_another_version_of_the_schema_are_refused(tmp_path):
+    replace(DRIVE, schema=SCHEMA + 1).save(tmp_path)
+    with pytest.raises(UserError, match=rf"json: expected results of schema {SCHEMA}, got {SCHEMA + 1}; drive again"):
+        DriveResults.load(tmp_path)
 
 
 def test_results_of_another_schema_are_refused_by_the_name_of_the_key(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("carla", reason="needs the carla client library")
 
-from carla_bridge.agents.agent import Needs
+from carla_bridge.agents.agent import Needs, View
 from carla_bridge.agents.in_process import ConstantVelocity, InProcessAgent, NoPlanner, RouteOnly
 from carla_bridge.agents.linked import Patience
 from carla_bridge.drive.latency import LatencyMode
@@ -131,6 +131,17 @@ def test_planner_that_only_hangs_gets_time_once_the_vehicle_stands(tmp_path):
     assert silent[0][1] == 5.0
     assert [limit for _, limit in silent[1:]] == [1.0 if speeds[plan.t_ns] < 0.1 else 0.05 for plan, _ in silent[1:]]
     assert silent[-1][1] == 1.0
+    assert [plan.message for plan, _ in silent] == [f"no plan within {limit:g} s of wall time" for _, limit in silent]
+
+
+def test_silence_is_of_the_last_moment_alone():
+    answers = iter([None, (straight_plan(1), MS), None])
+    planner = linked(FakeLink(lambda stamp_ns: next(answers), why=""), Patience(5.0, 0.05, 1.0))
+    said = []
+    for _ in range(3):
+        planner.act(View(FakeWorld().tick(), None))
+        said.append(planner.silence())
+    assert said == ["no plan within 5 s of wall time", "", "no plan within 5 s of wall time"]
 
 
 def test_planner_that_comes_back_is_trusted_again(tmp_path):

@@ -54,7 +54,7 @@ def config(tmp_path):
         for scenario in list(scenarios):
             scenarios.remove(scenario)
     routes.write_text(ElementTree.tostring(root, encoding="unicode"))
-    return DriveConfig(routes, AgentChoice.parse("route-only"), tmp_path / "run", video=False)
+    return DriveConfig(routes=routes, agent=AgentChoice.parse("route-only"), out=tmp_path / "run", video=False)
 
 
 @pytest.fixture

@@ -176,7 +176,7 @@ def test_no_episode_is_driven_behind_the_last_one_asked_for(tmp_path: Path, monk
             yield fake(episode.index, 1)
 
     monkeypatch.setattr("carla_bridge.collect.runner._attempt", attempt)
-    config = CollectConfig((ROUTES,), tmp_path)
+    config = CollectConfig(routes=(ROUTES,), out=tmp_path)
     assert [episode.index for episode in episodes(config, 1, 1, 6)] == [1, 2, 3, 4, 5]
     assert driven == [0, 1, 2, 3, 4, 5]
     assert [episode.index for episode in itertools.islice(episodes(config, 6, 1), 4)] == [6, 7, 8, 9]

@@ -17,19 +17,21 @@ pytest.importorskip("carla", reason="needs the carla client library")
 from carla_bridge.agents.choice import AgentChoice
 from carla_bridge.agents.linked import Patience
 from carla_bridge.client.server_process import ServerProcess
-from carla_bridge.drive.driver import DriveConfig
+from carla_bridge.drive.driver import DriveConfig, Driver
 from carla_bridge.drive.latency import LatencyMode
-from carla_bridge.evaluation.attempts import PROGRESS_NAME, Attempt, Job, Kind, Task
+from carla_bridge.evaluation.attempts import PROGRESS_NAME, Attempt, Job, Kind, Refusal, Task
 from carla_bridge.evaluation.evaluator import Evaluator
 from carla_bridge.evaluation.final import write_final_files
 from carla_bridge.evaluation.pool import START_LIMIT_S, TICK_LIMIT_S, Finished, LocalPool, _Running
 from carla_bridge.evaluation.request import Evaluation, select_routes
+from carla_bridge.evaluation.worker import attempt
 from carla_bridge.leaderboard.record import RouteRecord, RouteStatus
 from carla_bridge.leaderboard.results import LeaderboardResults
 from carla_bridge.leaderboard.verdict import Outcome
 from carla_bridge.leases import Lease, lease_ports
 from carla_bridge.recording.results import DriveResults
 from carla_bridge.report import write_report
+from carla_bridge.routes.errors import RouteError
 from carla_bridge.routes.route_file import load_routes
 from tests.carla_bridge import kill_anywhere
 from tests.carla_bridge.run_doubles import write_route
@@ -38,13 +40,14 @@ from wamdiff2_core.errors import ExitCode, InfrastructureError, UserError
 from wamdiff2_core.processes import child_environment
 
 pytestmark = pytest.mark.carla
+REFUSAL = Refusal(field="--device", expected="one of this machine", got="cuda", fix="take another")
 
 
 @pytest.fixture
 def config(tmp_path):
     routes = tmp_path / "routes.xml"
     kill_anywhere.write_routes(routes, 3)
-    return DriveConfig(routes, AgentChoice.parse("route-only"), tmp_path / "run", video=False)
+    return DriveConfig(routes=routes, agent=AgentChoice.parse("route-only"), out=tmp_path / "run", video=False)
 
 
 def evaluation(config, **options):
@@ -91,8 +94,9 @@ class ScriptedPool:
         for job, folder in self.hand.items():
             left = self.script.get(job.route_id, [100.0])
             what = left.pop(0) if len(left) > 1 else left[0]
+            refusal = REFUSAL if what is Kind.REFUSED else None
             over.append(Finished(driven(job, what) if isinstance(what, float) else Attempt(
-                job.route_id, job.repeat, 0, what, f"it was {what}", 0), folder))
+                job.route_id, job.repeat, 0, what, f"it was {what}", 0, refusal=refusal), folder))
         self.hand = {}
         return over
 
@@ -213,6 +217,7 @@ def test_traffic_and_the_towns_own_files_are_part_of_the_request(config, tmp_pat
 
 
 def test_a_task_tells_a_worker_all_of_the_drive(config, tmp_path, nano_folder):
+    (tmp_path / "Town.xodr").touch()
     config = replace(config, latency=LatencyMode.parse("150"), seed=4, patience=Patience(wait_s=2.0), maps=tmp_path,
                      vehicles=7, walkers=5, scenarios=False,
                      agent=AgentChoice.parse(str(nano_folder), "in-process", 80.5, "eager"))
@@ -235,8 +240,48 @@ def test_the_embedded_server_of_a_drive_has_its_background_traffic(config, tmp_p
 
 def test_an_agent_that_cannot_be_used_ends_the_evaluation_as_wrong_use(config):
     route = load_routes(config.routes)[0].id
-    with pytest.raises(UserError, match="it was refused"):
+    with pytest.raises(UserError, match=r"^--device: expected one of this machine, got cuda; take another$"):
         Evaluator(evaluation(config), ScriptedPool({route: [Kind.REFUSED]})).run()
+
+
+def test_refused_attempts_use_up_no_retries(config):
+    ids = [spec.id for spec in load_routes(config.routes)]
+    for _ in range(3):
+        with pytest.raises(UserError):
+            Evaluator(evaluation(config, retries=1), ScriptedPool({ids[0]: [Kind.REFUSED]}, workers=1)).run()
+    pool = ScriptedPool({ids[0]: [Kind.INFRASTRUCTURE, 100.0]}, workers=1)
+    results = Evaluator(evaluation(config, retries=1), pool).run()
+    assert [pool.started.count(Job(route, 0)) for route in ids] == [2, 1, 1]
+    assert results.exit_code == ExitCode.DONE
+    assert [line["number"] for line in lines(config)[1:] if line["route_id"] == ids[0]] == [1, 2, 3, 4, 5]
+
+
+def test_other_code_is_refused(config, monkeypatch):
+    Evaluator(evaluation(config), ScriptedPool({})).run()
+    monkeypatch.setattr("carla_bridge.evaluation.request.code_hash", lambda: "edited")
+    with pytest.raises(UserError, match=r"code '[0-9a-f]{12}' \(now 'edited'\)"):
+        Evaluator(evaluation(config), ScriptedPool({})).run()
+
+
+@pytest.mark.parametrize(("error", "kind"), [
+    (RouteError("position 2", "a place on the road", "a field"), Kind.UNUSABLE),
+    (UserError("embedded server", "arguments that it takes", 7, "give others"), Kind.REFUSED),
+])
+def test_what_is_wrong_with_one_route_makes_it_unusable_and_anything_else_is_refused_as_it_is(
+    config, monkeypatch, error, kind
+):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr("carla_bridge.evaluation.worker._drive", fail)
+    done = Attempt.from_json(json.loads(json.dumps(attempt(Task.of(Job("100", 0), config), config.out).to_json())), "")
+    assert (done.kind, done.reason) == (kind, str(error))
+    assert (str(done.refusal.error()) if done.refusal else "") == (str(error) if kind is Kind.REFUSED else "")
+
+
+def test_a_town_that_is_not_there_is_the_routes_own_fault(config, tmp_path):
+    with pytest.raises(RouteError, match="town in --routes: expected the name of a town, got Town77"):
+        Driver(config, "Town77").__enter__()
 
 
 def test_infrastructure_that_never_works_ends_the_evaluation(config):

@@ -307,7 +307,7 @@ def test_only_a_whole_set_is_called_bench2drive(tmp_path):
     assert whole.label == "Bench2Drive"
     assert most.label == "Bench2Drive's evaluator, 219 routes"
     found = compare(whole, most)
-    assert (len(found.pairs), len(found.only_before), len(found.only_after), found.warnings) == (219, 0, 1, ())
+    assert (len(found.pairs), len(found.only_second), len(found.only_first), found.warnings) == (219, 0, 1, ())
 
 
 def changed(folder, many, keep, changes):
@@ -345,7 +345,7 @@ def test_comparison_pairs_routes_and_counts_what_changed(many, tmp_path):
     assert rate.startswith("success rate, %: ")
     assert ([p.route_id for p in found.gained], [p.route_id for p in found.lost]) == (["1005"], ["1003"])
     assert (found.better, found.worse, found.chance) == (1, 1, 1.0)
-    assert (found.only_before, found.only_after) == (["1000", "1001"], ["1012", "1013"])
+    assert (found.only_second, found.only_first) == (["1000", "1001"], ["1012", "1013"])
     # Those of one run only: after scored 100 and 50 * 1 (1013 is blocked), before 100 and 100.
     assert found.bounds == pytest.approx(((-20 + 0 - 50 - 100 - 100) / 14, (-20 + 100 + 50 + 0 + 0) / 14))
     html = write_comparison(load_comparison(after, before)).read_text()
@@ -377,14 +377,14 @@ def test_figures_over_the_routes_in_both_stand_apart_from_those_of_each_whole_ru
 def test_a_route_without_a_verdict_in_one_run_is_no_route_of_the_other_alone(many, tmp_path):
     before = changed(tmp_path / "before", many, range(4), {})
     found = compare(load_run(many), load_run(before))
-    assert (found.half_judged, len(found.only_after)) == ([], 24)
+    assert (found.half_judged, len(found.only_first)) == ([], 24)
     spoilt = tmp_path / "spoilt"
     spoilt.mkdir()
     results = load_run(before).results
     results_of(results.routes[1:], missing=(NotDriven("1000", 0, "infrastructure", 3, "gone", "Nowhere", ""),)).save(
         spoilt)
     found = load_comparison(before, spoilt)
-    assert (found.half_judged, found.only_after, found.only_before) == (["1000"], [], [])
+    assert (found.half_judged, found.only_first, found.only_second) == (["1000"], [], [])
     assert "without a verdict in one (1): 1000" in write_comparison(found).read_text()
 
 

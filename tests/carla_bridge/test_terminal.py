@@ -36,7 +36,7 @@ SLOW = replace(ROUTE, infractions=(Infraction("min_speed_infractions", 1.0, 0.0,
 def config(tmp_path):
     routes = tmp_path / "routes.xml"
     kill_anywhere.write_routes(routes, 1)
-    return DriveConfig(routes, AgentChoice.parse("none"), tmp_path / "run", video=False)
+    return DriveConfig(routes=routes, agent=AgentChoice.parse("none"), out=tmp_path / "run", video=False)
 
 
 class NoDriver:

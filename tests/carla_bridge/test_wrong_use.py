@@ -30,6 +30,20 @@ def folder(tmp_path: Path) -> Path:
     (["--maps", "nowhere"], "--maps: expected a folder of .xodr files, got nowhere", ""),
     (["--routes", "routes.xml"], "town in --routes: expected the name of a town, got Town77", "given as --maps"),
     (["--routes", "routes.xml", "--maps", "empty"], "--maps: expected", ""),
+    (["--maps", "empty", "--workers", "1"], "--maps: expected a folder of .xodr files, got empty without any", ""),
+    (["--vehicles", "600"], "--vehicles: expected 0..500, got 600", ""),
+    (["--walkers", "501", "--workers", "1"], "--walkers: expected 0..500, got 501", ""),
+    (["--seed", "-1", "--workers", "1"], "--seed: expected 0 or more, got -1", ""),
+    (["--planner", "nano", "--device", "cuda:99", "--workers", "1"], "device: expected a device of this machine", ""),
+    (["--overwrite"], "--overwrite: expected --workers or --cluster beside it", ""),
+    (["--retries", "5"], "--retries: expected --workers or --cluster beside it, got 5", ""),
+    (["--repeats", "2"], "--repeats: expected --workers or --cluster beside it, got 2", ""),
+    (["--plan-wait", "9"], "--plan-wait: expected a planner that is asked over ROS, got 9.0", ""),
+    (["--planner", "random", "--link", "in-process", "--plan-wait", "9"], "--plan-wait: expected", ""),
+    (["--tick-wait", "9"], "--tick-wait: expected --passive beside it", ""),
+    (["--passive", "--carla", "localhost:2000", "--scenarios"], "--scenarios: expected none with --passive", ""),
+    (["--passive", "--carla", "localhost:2000", "--latency", "lockstep"], "--latency: expected none with", ""),
+    (["--maps", "empty", "--carla", "localhost:2000"], "--maps: expected none with --carla", ""),
 ])
 def test_a_drive_that_cannot_be_is_refused_before_it_has_a_folder(folder, monkeypatch, arguments, field, fix):
     monkeypatch.chdir(folder)

@@ -28,6 +28,20 @@ def test_a_damaged_line_is_named_and_nothing_is_changed(tmp_path: Path, damage: 
     assert read_journal(path) == ({"asked": 1}, [])
 
 
+def test_errors_tell_how_to_begin_anew_as_the_command_does_it(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    with Journal(path, {"asked": 1}) as journal:
+        journal.append({"item": 0})
+    with pytest.raises(UserError, match=r"go on with it, or choose another place for it, or begin anew with --over"):
+        Journal(path, {"asked": 2})
+    with pytest.raises(UserError, match=r"asked 1 \(now 2\); give the request of before .*, or choose another --out$"):
+        Journal(path, {"asked": 2}, begin_anew="choose another --out")
+    with path.open("a") as file:
+        file.write("damaged\n")
+    with pytest.raises(UserError, match=r"restore the file, or choose another --out$"):
+        Journal(path, {"asked": 1}, begin_anew="choose another --out")
+
+
 HOLD = """
 import sys
 from pathlib import Path

@@ -88,10 +88,6 @@ class Sensor(Actor):
         self._due_s = (self._due_s if late < self.period_s else time_s) + self.period_s
         return True
 
-    def restart_clock(self) -> None:
-        """Make the next tick due, as at the start of a new subscription."""
-        self._due_s = -math.inf
-
     def jitter(self, name: str) -> float:
         """A draw of noise around 0 whose standard deviation is a numeric attribute; 0 for a negative one."""
         return float(self.noise.normal(0.0, max(0.0, self.setting(name))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from carla_bridge.server.actors.spawning import Sensor
 from carla_bridge.server.catalogue.blueprints import LIBRARY
 from carla_bridge.server.geometry.poses import Pose
 from carla_bridge.server.sensors.payloads import EARTH_RADIUS_M, GeoReference
+from carla_bridge.server.sensors.sensing import Tick, publish
 
 
 def inverse(latitude_deg: float, longitude_deg: float, reference: GeoReference) -> tuple[float, float]:
@@ -74,8 +76,25 @@ def test_sensor_tick_that_is_no_multiple_keeps_its_mean_rate() -> None:
     assert len(due_ticks(sensor("0.07"), 1400)) == 1000
 
 
-def test_sensor_clock_starts_anew_after_a_pause_and_on_restart() -> None:
+def test_sensor_clock_goes_on_while_nobody_listens() -> None:
+    class Hub:
+        heard: ClassVar[list[float]] = []
+        on = False
+
+        def listening(self, stream_id: int) -> bool:
+            return self.on
+
+        def send(self, stream_id: int, payload: bytes) -> None:
+            self.heard.append(tick)
+
+    hub, camera = Hub(), sensor("0.25")
+    for tick in range(14):
+        hub.on = tick >= 3  # a subscription comes in between two pictures
+        moment = Tick(tick, 0.05 * tick, 0.05, GeoReference(), lambda _camera, _sensor: b"", lambda: None, {})
+        publish(hub, moment, [camera], lambda actor: [])
+    assert hub.heard == [5, 10]
+
+
+def test_sensor_clock_starts_anew_after_a_pause() -> None:
     one = sensor("0.25")
     assert [one.due(t) for t in (0.0, 0.05, 10.0, 10.05, 10.25)] == [True, False, True, False, True]
-    one.restart_clock()
-    assert one.due(10.3)
