@@ -90,7 +90,7 @@ def test_sensor_clock_goes_on_while_nobody_listens() -> None:
     hub, camera = Hub(), sensor("0.25")
     for tick in range(14):
         hub.on = tick >= 3  # a subscription comes in between two pictures
-        moment = Tick(tick, 0.05 * tick, 0.05, GeoReference(), lambda _camera, _sensor: b"", lambda: None, {})
+        moment = Tick(tick, 0.05 * tick, 0.05, GeoReference(), lambda *_: bytes(800 * 600 * 4), lambda: None, {})
         publish(hub, moment, [camera], lambda actor: [])
     assert hub.heard == [5, 10]
 
