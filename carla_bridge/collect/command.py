@@ -61,7 +61,8 @@ def collect(
     if walkers is None:
         walkers = 0 if carla else WALKERS
     config = CollectConfig(
-        tuple(routes or DEFAULT_ROUTES), out, seed, seconds, fleet, vehicles, walkers, scenarios, images, carla, maps
+        routes=tuple(routes or DEFAULT_ROUTES), out=out, seed=seed, seconds=seconds, fleet=fleet, vehicles=vehicles,
+        walkers=walkers, scenarios=scenarios, images=images, carla=carla, maps=maps,
     )
     config.schedule()  # reads the files, so that a bad one is told before anything is begun
     with SetFolder(out, _request(config), samples) as target, _progress() as bar:

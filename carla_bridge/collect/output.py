@@ -47,7 +47,7 @@ class SetFolder:
         self.folder = folder
         journal = folder / JOURNAL_FILE
         if not journal.exists() and any(entry.suffix != ".log" for entry in folder.iterdir()):
-            raise UserError("out", "an empty folder, or one begun by this command", str(folder),
+            raise UserError("--out", "an empty folder, or one begun by this command", str(folder),
                             "choose another folder")
         found, _ = read_journal(journal, BEGIN_ANEW)
         try:

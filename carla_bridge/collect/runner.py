@@ -33,7 +33,7 @@ TRIES = 4
 SUBSCRIBE_S = 0.15
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CollectConfig:
     """A set, all of it but its size.
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from carla_bridge.drive.driver import DriveConfig
 from carla_bridge.evaluation.attempts import Job
-from carla_bridge.evaluation.installation import checkpoint_of, code_hash, versions
+from carla_bridge.evaluation.installation import checkpoint_of, versions
+from carla_bridge.provenance import code_hash
 from carla_bridge.recording.results import EVALUATION_KIND
 from carla_bridge.routes.route_file import RouteSpec
 from carla_bridge.routes.subset import chosen_ids

@@ -36,7 +36,7 @@ def maps_in(folder: Path, tail: str = "") -> Path:
 
 def test_maps_are_known_by_their_content(tmp_path: Path) -> None:
     def request(maps: Path) -> dict:
-        return _request(CollectConfig((DEMO_ROUTES,), tmp_path, maps=maps))
+        return _request(CollectConfig(routes=(DEMO_ROUTES,), out=tmp_path, maps=maps))
 
     first = request(maps_in(tmp_path / "first"))
     assert first["maps"].keys() == {TOWN}
@@ -50,7 +50,7 @@ def test_maps_are_known_by_their_content(tmp_path: Path) -> None:
 def test_other_code_or_versions_do_not_go_on_with_a_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, change: object
 ) -> None:
-    config = CollectConfig((DEMO_ROUTES,), tmp_path)
+    config = CollectConfig(routes=(DEMO_ROUTES,), out=tmp_path)
     with SetFolder(tmp_path, _request(config), 10):
         pass
     monkeypatch.setattr(command_module, name, change)
