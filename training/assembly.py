@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,8 @@ import torch
 from torch import Tensor
 
 from training.checkpoints import check_folder, checkpoints, claim_folder, resolve_checkpoint
-from training.config import StageConfig, contents, schedule_steps, stage_record
-from training.data.encode import EncodedSample, LengthLimits, SampleEncoder
+from training.config import StageConfig, check_batch, contents, schedule_steps, stage_record
+from training.data.encode import EncodedSample, SampleEncoder
 from training.data.loader import StepLoader
 from training.data.mixture import Mixture
 from training.data.sources import ConversationIndex
@@ -40,6 +41,7 @@ class Assembly:
         plain_stage: the same for validation: never on-policy.
         loader: first step -> for each step, this process's samples.
         validation: encoded samples, empty without a validation set.
+        validation_over_long: how many of its samples were dropped or shortened, by the names of `OVER_LONG`.
         steps: of the schedule.
         prepares_with_model: whether preparing a batch runs the student, so that it cannot be done ahead.
         record: serving record of the student.
@@ -51,8 +53,9 @@ class Assembly:
     parallel: Parallel
     stage: Stage
     plain_stage: Stage
-    loader: Callable[[int], Iterable[Sequence[EncodedSample]]]
+    loader: Callable[[int], StepLoader]
     validation: Sequence[EncodedSample]
+    validation_over_long: Counter[str]
     steps: int
     prepares_with_model: bool
     record: ServingRecord
@@ -106,8 +109,9 @@ def make_accelerator(config: StageConfig) -> Accelerator:
         cpu=not torch.accelerator.is_available(), log_with=list(config.run.trackers) or None, project_dir=config.out
     )
     plugin = getattr(accelerator.state, "deepspeed_plugin", None)
-    if plugin is not None:  # it learns the batch from a data loader otherwise
+    if plugin is not None:  # it learns the batch from a data loader otherwise, and clips by its own file
         plugin.deepspeed_config["train_micro_batch_size_per_gpu"] = config.run.micro_batch
+        plugin.deepspeed_config["gradient_clipping"] = config.optimizer.clip_norm
     if config.run.trackers:
         accelerator.init_trackers("log")
     return accelerator
@@ -122,9 +126,7 @@ def assemble(config: StageConfig, accelerator: Accelerator) -> Assembly:
     run, diffusion = config.run, config.diffusion
     if run.threads:
         torch.set_num_threads(run.threads)
-    if run.global_batch < accelerator.num_processes:
-        raise UserError("run.global_batch", f"at least one sample for each of {accelerator.num_processes} processes",
-                        run.global_batch)
+    check_batch(run, accelerator.num_processes)
     stock, tokenizer, special = _model_and_tokenizer(config)
     record = stage_record(config, special.mask, special.eos)
     encoder = _encoder(config, stock, tokenizer, record)
@@ -153,8 +155,9 @@ def assemble(config: StageConfig, accelerator: Accelerator) -> Assembly:
         count = min(len(index), config.data.validation_samples or len(index))
         encoded = (encoder.encode(index[row]) for row in range(count))
         validation = [sample for sample in encoded if sample is not None]
+    validation_over_long = encoder.over_long
 
-    def loader(step: int) -> Iterable[Sequence[EncodedSample]]:
+    def loader(step: int) -> StepLoader:
         return StepLoader(
             mixture, encoder, run.global_batch, run.seed, accelerator.process_index, accelerator.num_processes,
             config.data.workers, step,
@@ -163,7 +166,8 @@ def assemble(config: StageConfig, accelerator: Accelerator) -> Assembly:
     distillation = config.distillation
     with_model = diffusion.own_order or (distillation is not None and distillation.on_policy is not None)
     return Assembly(
-        accelerator, parallel, stage, plain, loader, validation, steps, with_model, record, tokenizer, mixture
+        accelerator, parallel, stage, plain, loader, validation, validation_over_long, steps, with_model, record,
+        tokenizer, mixture,
     )
 
 
@@ -239,8 +243,9 @@ def _encoder(config: StageConfig, model: Any, tokenizer: Any, record: ServingRec
 
     processor = make_image_processor(record.images, model.config.vision_config)
     codec = ChatCodec(tokenizer, processor, record.images, model.config.image_token_id, record.eos_token_id)
-    limits = LengthLimits(config.data.prompt_tokens, config.data.answer_tokens, config.data.over_long)
-    return SampleEncoder(codec, model.config.image_token_id, model.config.vision_config.spatial_merge_size, limits)
+    return SampleEncoder(
+        codec, model.config.image_token_id, model.config.vision_config.spatial_merge_size, config.data.limits
+    )
 
 
 def _stages(

@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+from wamdiff2_core.cli.predict import BACKEND_HELP, DTYPES, checked_device
+from wamdiff2_core.errors import ExitCode, unknown_name
+
 train = typer.Typer(add_completion=False)
 
 
@@ -18,7 +21,7 @@ def run_stage(
 ) -> None:
     """Train one stage; `--section.key value` overrides the file.
 
-    A stage that was stopped goes on from its newest checkpoint. On several accelerators:
+    A stage that was stopped (exit code 1) goes on from its newest checkpoint. On several accelerators:
     `accelerate launch --config_file training/configs/accelerate/FILE.yaml -m training CONFIG`.
     """
     from rich.console import Console
@@ -58,6 +61,9 @@ def run_stage(
         console.print(f"{stage.stage} into {stage.out}, whose {STAGE_NAME} has the configuration: "
                       f"{len(parts.mixture):,} samples, step {trainer.step} of {trainer.steps}")
         console.print(parts.parallel.describe())
+        if parts.validation_over_long:
+            counts = ", ".join(f"{name} {count:,}" for name, count in sorted(parts.validation_over_long.items()))
+            console.print(f"validation: {len(parts.validation):,} samples, over a limit: {counts}")
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()
     )
@@ -68,6 +74,10 @@ def run_stage(
     elif main:
         console.print(" ".join(f"{key} {value}" for key, value in line.items()))
     accelerator.end_training()
+    if trainer.step < trainer.end:
+        if main:
+            console.print(f"stopped at step {trainer.step} of {trainer.end}; the same command goes on")
+        raise typer.Exit(ExitCode.FAILED_ITEMS)
 
 
 pretrain_vision = typer.Typer(add_completion=False)
@@ -80,7 +90,8 @@ def run_pretraining(
 ) -> None:
     """Train the vision tower of a fresh model on what pictures show; `--section.key value` overrides the file.
 
-    The folder it writes is the `init` of a model's first stage. Stopped, it goes on from its newest checkpoint.
+    The folder it writes is the `init` of a model's first stage. Stopped (exit code 1), it goes on from its newest
+    checkpoint.
     """
     from accelerate import Accelerator
     from rich.console import Console
@@ -103,6 +114,10 @@ def run_pretraining(
     for line in training.train():
         if accelerator.is_main_process:
             console.print(" ".join(f"{key} {value}" for key, value in line.items()))
+    if training.step < training.end:
+        if accelerator.is_main_process:
+            console.print(f"stopped at step {training.step} of {training.end}; the same command goes on")
+        raise typer.Exit(ExitCode.FAILED_ITEMS)
 
 
 def evaluate(
@@ -114,11 +129,19 @@ def evaluate(
     limit: Annotated[int, typer.Option(min=0, help="First samples only; 0 for all.")] = 0,
     strategy: Annotated[str | None, typer.Option(help="Decoding strategy instead of the record's.")] = None,
     block_size: Annotated[int | None, typer.Option(help="Block size instead of the record's.")] = None,
-    threshold: Annotated[float | None, typer.Option(help="Confidence threshold instead of the record's.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Denoising steps a block instead of the record's.")] = None,
+    denoising_steps: Annotated[int | None, typer.Option(help="Step budget of a block instead of the record's.")] = None,
+    confidence_threshold: Annotated[
+        float | None, typer.Option(help="Of low_confidence_dynamic, instead of the record's.")
+    ] = None,
+    grammar: Annotated[
+        str | None, typer.Option(help="off, or task: only answers that planning or grounding can read.")
+    ] = None,
     control: Annotated[bool, typer.Option(help="Decode once more with the images of other samples.")] = True,
     batch_size: Annotated[int, typer.Option(min=1, help="Samples decoded together.")] = 32,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 1,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or npu.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    backend: Annotated[str, typer.Option(help=BACKEND_HELP)] = "auto",
 ) -> None:
     """Open-loop evaluation of plans, answers in words and boxes, as JSON.
 
@@ -132,12 +155,15 @@ def evaluate(
     from training.checkpoints import resolve_checkpoint
     from training.evaluate import evaluate_checkpoint
 
+    if dtype not in DTYPES:
+        raise unknown_name("dtype", dtype, DTYPES)
     torch.set_num_threads(threads)
-    given = {"strategy": strategy, "block_size": block_size, "confidence_threshold": threshold,
-             "denoising_steps": steps}
+    given = {"strategy": strategy, "block_size": block_size, "denoising_steps": denoising_steps,
+             "confidence_threshold": confidence_threshold, "grammar": grammar}
     decode = {name: value for name, value in given.items() if value is not None}
     result = evaluate_checkpoint(
         resolve_checkpoint(checkpoint, "CHECKPOINT"), data, limit=limit, decode=decode, by=by or (), control=control,
-        batch_size=batch_size,
+        batch_size=batch_size, device=checked_device(device, backend), dtype=None if dtype == "auto" else dtype,
+        backend=backend,
     )
     typer.echo(json.dumps(result, indent=1, ensure_ascii=False))

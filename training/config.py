@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from training.data.encode import OverLong
+from training.data.limits import LengthLimits, OverLong
 from training.data.sources import SourceConfig
 from training.model_factory import NanoShape
-from wamdiff2_core.config import ImagePolicy, MaskKind, RemaskingStrategy, Strict
+from wamdiff2_core.config import DecodeConfig, ImagePolicy, MaskKind, RemaskingStrategy, Strict
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.serving_record import ServingRecord
 
@@ -81,6 +81,10 @@ class OnPolicyConfig(Strict):
     def __post_init__(self) -> None:
         _require(self.every >= 1, "every", "an integer >= 1", self.every)
         _require(self.strategy != "autoregressive", "strategy", "a strategy of block decoding", self.strategy)
+        _require(self.denoising_steps >= 0, "denoising_steps", "an integer >= 0", self.denoising_steps)
+        _require(0 <= self.confidence_threshold <= 1, "confidence_threshold", "0..1", self.confidence_threshold)
+        _require(0 <= self.temperature < math.inf, "temperature", "a finite number >= 0", self.temperature)
+        _require(self.max_new_tokens >= 1, "max_new_tokens", "an integer >= 1", self.max_new_tokens)
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,9 @@ class TeacherConfig(Strict):
     checkpoint: str
     block_size: int = 0
     mask: MaskKind | None = None
+
+    def __post_init__(self) -> None:
+        _require(self.block_size >= 0, "block_size", "an integer >= 0", self.block_size)
 
 
 @dataclass(frozen=True)
@@ -125,8 +132,9 @@ class DistillationConfig(Strict):
 
     def __post_init__(self) -> None:
         _require(0 <= self.kd_ratio <= 1, "kd_ratio", "0..1", self.kd_ratio)
-        _require(self.temperature > 0, "temperature", "> 0", self.temperature)
+        _require(0 < self.temperature < math.inf, "temperature", "a finite number > 0", self.temperature)
         _require(0 < self.beta < 1, "beta", "in (0, 1)", self.beta)
+        _require(all(k >= 1 for k in self.overlap_at), "overlap_at", "integers >= 1", self.overlap_at)
 
 
 @dataclass(frozen=True)
@@ -141,21 +149,30 @@ class DataConfig(Strict):
         over_long: what happens to a longer sample: `refuse` ends the run, `drop` leaves it out and counts it,
             `shorten` cuts free text at a sentence.
         prompt_multiple: prompts are padded to a multiple of it.
-        validation_samples: first samples of the validation set that are used.
+        validation_samples: first samples of the validation set that are used; 0 for all.
         workers: processes that read and encode; 0 does it in the run's own.
     """
 
     train: tuple[SourceConfig, ...]
     validation: str | None = None
-    prompt_tokens: int = 8192
-    answer_tokens: int = 1024
-    over_long: OverLong = "drop"
+    prompt_tokens: int = LengthLimits.prompt_tokens
+    answer_tokens: int = LengthLimits.answer_tokens
+    over_long: OverLong = LengthLimits.over_long
     prompt_multiple: int = 1
     validation_samples: int = 256
     workers: int = 0
 
     def __post_init__(self) -> None:
         _require(len(self.train) > 0, "train", "at least one source", "none")
+        _require(self.prompt_multiple >= 1, "prompt_multiple", "an integer >= 1", self.prompt_multiple)
+        for name in ("validation_samples", "workers"):
+            _require(getattr(self, name) >= 0, name, "an integer >= 0", getattr(self, name))
+        _ = self.limits
+
+    @property
+    def limits(self) -> LengthLimits:
+        """Longest prompt and answer, and what happens to longer ones."""
+        return LengthLimits(self.prompt_tokens, self.answer_tokens, self.over_long)
 
 
 @dataclass(frozen=True)
@@ -196,6 +213,7 @@ class OptimizerConfig(Strict):
             _require(0 <= getattr(self, name) <= 1, name, "0..1", getattr(self, name))
         _require(0 <= self.weight_decay < math.inf, "weight_decay", "a finite number >= 0", self.weight_decay)
         _require(self.warmup_steps >= 0, "warmup_steps", "an integer >= 0", self.warmup_steps)
+        _require(all(0 <= beta < 1 for beta in self.betas), "betas", "two numbers in [0, 1)", self.betas)
 
     @property
     def vision_frozen(self) -> bool:
@@ -262,7 +280,9 @@ class StageConfig(Strict):
         shape: of a fresh model.
         diffusion: of every stage but `autoregressive`.
         distillation: of `block_distillation` and `cross_scale`.
-        record: what serving is told; label alignment, block sizes, mask and token ids are filled in by the stage.
+        record: what serving is told; label alignment, block sizes, mask, token ids and the block size of `decode` are
+            filled in by the stage, and for autoregressive weights the strategy too. `decode.denoising_steps` is the
+            block size unless another number than the default is given.
     """
 
     stage: StageName
@@ -283,6 +303,12 @@ class StageConfig(Strict):
                  "none" if self.distillation is None else "one")
         _require(self.run.kept_images == 0 or self.optimizer.vision_frozen, "run.kept_images", "0 while vision learns",
                  self.run.kept_images, "freeze it: optimizer.vision_lr 0 and optimizer.merger_lr 0")
+        given, size = self.record.decode.block_size, decoded_block_size(self)
+        _require(given in (DecodeConfig.block_size, size), "record.decode.block_size", f"{size}, as the stage trains",
+                 given, "leave it out")
+        strategy = self.record.decode.strategy
+        _require(self.stage == "autoregressive" or strategy != "autoregressive", "record.decode.strategy",
+                 f"a strategy of block decoding in stage {self.stage}", strategy)
 
 
 @dataclass(frozen=True)
@@ -317,6 +343,12 @@ def schedule_steps(run: RunConfig, samples: int) -> int:
     return run.steps or max(1, round(run.epochs * samples / run.global_batch))
 
 
+def check_batch(run: RunConfig, processes: int) -> None:
+    """Raise `UserError` when a step's samples cannot be divided among so many processes."""
+    _require(run.global_batch % processes == 0, "run.global_batch", f"a multiple of the {processes} processes",
+             run.global_batch)
+
+
 def leaves(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     """Values of a tree of mappings by their dotted keys."""
     found: dict[str, Any] = {}
@@ -326,12 +358,18 @@ def leaves(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     return found
 
 
+def decoded_block_size(config: StageConfig) -> int:
+    """Block size that a stage's weights decode with; 1 token a forward for autoregressive ones."""
+    return 1 if config.stage == "autoregressive" else config.diffusion.block_size
+
+
 def stage_record(config: StageConfig, mask_token_id: int, eos_token_id: int) -> ServingRecord:
-    """The configured record with what the stage itself decides."""
-    autoregressive = config.stage == "autoregressive"
-    size = 1 if autoregressive else config.diffusion.block_size
+    """The configured record with what the stage itself decides, as `StageConfig.record` says."""
+    autoregressive, size = config.stage == "autoregressive", decoded_block_size(config)
+    steps = config.record.decode.denoising_steps
     decode = replace(
-        config.record.decode, block_size=size, denoising_steps=size,
+        config.record.decode, block_size=size,
+        denoising_steps=size if autoregressive or steps == DecodeConfig.denoising_steps else steps,
         strategy="autoregressive" if autoregressive else config.record.decode.strategy,
     )
     return replace(

@@ -17,10 +17,9 @@ from training.data.asked import AskedTask, asked_task
 from training.measures.boxes import box_control, box_figures, score_boxes
 from training.measures.planning import plan_control, plan_figures, score_plan
 from training.measures.questions import question_types, score_words, word_control, word_figures
-from wamdiff2_core.chat import ChatRequest
+from wamdiff2_core.chat import ChatCodec, ChatRequest, ModelInputs
 from wamdiff2_core.config import DecodeConfig
-from wamdiff2_core.conversations import read_rgb
-from wamdiff2_core.dataset import Sample, read_dataset
+from wamdiff2_core.dataset import Sample, read_dataset, read_images
 from wamdiff2_core.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
@@ -29,9 +28,8 @@ if TYPE_CHECKING:
 
 DEFAULT_SLICES = ("command", "situation")
 ABSENT, PRESENT = "none", "present"
+SHOWN = ("strategy", "block_size", "denoising_steps", "confidence_threshold", "grammar")
 TASKS: tuple[AskedTask, ...] = ("planning", "questions", "grounding")
-
-Images = tuple[Path, ...]
 
 
 @dataclass(frozen=True)
@@ -50,45 +48,58 @@ class Scorer:
 
 
 def decode_samples(
-    checkpoint: Checkpoint, samples: Sequence[Sample], images: Sequence[Images], decode: DecodeConfig, *,
-    batch_size: int = 32, trace: bool = False,
+    checkpoint: Checkpoint, task: AskedTask, samples: Sequence[Sample], decode: DecodeConfig, *,
+    shown: Sequence[Sample] | None = None, batch_size: int = 32, trace: bool = False,
 ) -> list[Generation]:
-    """Answers of samples, with the given images instead of their own.
+    """Answers of samples of one task, under the grammar that serving has for it.
+
+    A deadline is not kept, as it is of one answer alone; that it binds plans to their grammar is.
 
     Args:
         checkpoint: weights with tokenizer.
+        task: of all samples.
         samples: their prompts, system messages and histories are asked.
-        images: files for each sample.
         decode: decoding of the checkpoint's kind.
+        shown: for each sample the one whose images are shown; None shows its own.
         batch_size: samples decoded together; it does not change answers.
         trace: also tell how sure the model was of each token.
+
+    Raises:
+        UserError: an image cannot be read, a sample asks for image limits that the checkpoint's policy does not allow,
+            or the tokenizer has no grammar.
     """
     from wamdiff2_core.decode.generator import Generator
+    from wamdiff2_core.decode.grammar import task_decoding
 
     generator = Generator(checkpoint)
+    decode, language = task_decoding(task, checkpoint.chat, checkpoint.record, decode)
+    decode = replace(decode, deadline_ms=0.0)
+    pairs = list(zip(samples, samples if shown is None else shown, strict=True))
     answers: list[Generation] = []
-    for first in range(0, len(samples), batch_size):
-        chosen = zip(samples[first : first + batch_size], images[first : first + batch_size], strict=True)
-        requests = [
-            checkpoint.chat.encode(ChatRequest(
-                sample.prompt, tuple(read_rgb(path) for path in shown), sample.conversation.system, sample.history
-            ))
-            for sample, shown in chosen
-        ]
-        answers += generator.generate(requests, decode, trace=trace)
+    for first in range(0, len(pairs), batch_size):
+        requests = [_request(checkpoint.chat, *pair) for pair in pairs[first : first + batch_size]]
+        answers += generator.generate(requests, decode, trace=trace, grammars=[language] * len(requests))
     return answers
 
 
-def wrong_images(samples: Sequence[Sample]) -> list[Images | None]:
-    """For each sample the images of another one, half the set further on, that has as many and other ones.
+def _request(chat: ChatCodec, sample: Sample, shown: Sample) -> ModelInputs:
+    images = tuple(read_images(shown, f"sample {shown.conversation.id!r}"))
+    codec = chat.with_pixel_limits(shown.conversation.min_pixels, shown.conversation.max_pixels)
+    return codec.encode(ChatRequest(sample.prompt, images, sample.conversation.system, sample.history))
+
+
+def wrong_images(samples: Sequence[Sample]) -> list[Sample | None]:
+    """For each sample another one, half the set further on, that has as many images and other ones.
 
     None for a sample without images, and where all others show the same.
     """
-    result: list[Images | None] = []
+    result: list[Sample | None] = []
     half = max(1, len(samples) // 2)
     for row, sample in enumerate(samples):
-        others = (samples[(row + half + step) % len(samples)].images for step in range(len(samples)))
-        fitting = (shown for shown in others if len(shown) == len(sample.images) and shown != sample.images)
+        others = (samples[(row + half + step) % len(samples)] for step in range(len(samples)))
+        fitting = (
+            other for other in others if len(other.images) == len(sample.images) and other.images != sample.images
+        )
         result.append(next(fitting, None) if sample.images else None)
     return result
 
@@ -123,17 +134,18 @@ def evaluate_samples(
         scorer, trace = _scorer(checkpoint, task), task == "grounding"
 
         def scores_with(
-            wanted: Sequence[Sample], images: Sequence[Images], scorer: Scorer = scorer, trace: bool = trace
+            wanted: Sequence[Sample], shown: Sequence[Sample], task: AskedTask = task, scorer: Scorer = scorer,
+            trace: bool = trace,
         ) -> list[Any]:
             return scorer.score(wanted, decode_samples(
-                checkpoint, wanted, images, decode, batch_size=batch_size, trace=trace
+                checkpoint, task, wanted, decode, shown=shown, batch_size=batch_size, trace=trace
             ))
 
-        right = scores_with(chosen, [sample.images for sample in chosen])
-        other = wrong_images(chosen) if control else [None] * len(chosen)
-        shown = [row for row, images in enumerate(other) if images is not None]
-        wrong = dict(zip(shown, scores_with([chosen[row] for row in shown], [other[row] or () for row in shown]),
-                         strict=True))
+        right = scores_with(chosen, chosen)
+        others = wrong_images(chosen) if control else [None] * len(chosen)
+        with_other = [(row, other) for row, other in enumerate(others) if other is not None]
+        scores = scores_with([chosen[row] for row, _ in with_other], [other for _, other in with_other])
+        wrong = {row: score for (row, _), score in zip(with_other, scores, strict=True)}
         result[task] = _sliced(chosen, right, wrong, scorer, by)
     return result
 
@@ -189,7 +201,7 @@ def _scorer(checkpoint: Checkpoint, task: AskedTask) -> Scorer:
 
 def evaluate_checkpoint(
     folder: Path, data: Path, *, limit: int = 0, decode: Mapping[str, Any] = {}, by: Sequence[str] = (),
-    control: bool = True, batch_size: int = 32,
+    control: bool = True, batch_size: int = 32, device: str = "cpu", dtype: str | None = None, backend: str = "auto",
 ) -> dict[str, Any]:
     """Open-loop figures of a checkpoint on a conversation file.
 
@@ -201,6 +213,7 @@ def evaluate_checkpoint(
         by: keys to split results by, see `slice_of`; none takes `DEFAULT_SLICES`.
         control: with images, decode once more with wrong images.
         batch_size: samples decoded together.
+        device, dtype, backend: see `load_checkpoint`.
 
     Raises:
         UserError: no such file or key, the checkpoint does not do what is asked, or decoding contradicts its record.
@@ -215,13 +228,12 @@ def evaluate_checkpoint(
         if all(slice_of(sample, key) == ABSENT for sample in samples):
             known = sorted({name for sample in samples for name in sample.extra})
             raise UserError("by", "a key of the samples", key, did_you_mean(key, known))
-    checkpoint = load_checkpoint(folder)
+    checkpoint = load_checkpoint(folder, device=device, dtype=dtype, backend=backend)
     base = checkpoint.record.decode if checkpoint.record is not None else DecodeConfig()
     chosen = replace(base, **decode)
     return {
         "checkpoint": checkpoint.hash,
-        "decode": {"strategy": chosen.strategy, "block_size": chosen.block_size, "steps": chosen.denoising_steps,
-                   "threshold": chosen.confidence_threshold},
+        "decode": {name: getattr(chosen, name) for name in SHOWN},
         **evaluate_samples(
             checkpoint, samples, chosen, by=by or DEFAULT_SLICES, control=control, batch_size=batch_size
         ),

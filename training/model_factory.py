@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wamdiff2_core.config import Strict
+from wamdiff2_core.errors import UserError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, Qwen3VLForConditionalGeneration
+
+LEAST_VOCABULARY = 300  # of the nano's tokenizer
 
 
 @dataclass(frozen=True)
@@ -17,10 +21,10 @@ class NanoShape(Strict):
 
     Attributes:
         text_width, text_layers, text_heads, text_mlp: of the language model.
-        head_dim: per attention head of the language model.
+        head_dim: per attention head of the language model; even.
         vision_width, vision_layers, vision_heads, vision_mlp: of the vision tower; width / heads must divide by 4.
         patch_px: patch side; 2 x 2 patches merge into one token.
-        deepstack_layers: vision layers whose features enter the first text layers.
+        deepstack_layers: vision layers, from 0, whose features enter the first text layers.
         vocab_size: rows of the embedding; rows beyond the tokenizer's entries stay unused.
         rope_theta: base of the rotary embedding.
     """
@@ -38,6 +42,26 @@ class NanoShape(Strict):
     deepstack_layers: tuple[int, ...] = (1,)
     vocab_size: int = 1024
     rope_theta: float = 10000.0
+
+    def __post_init__(self) -> None:
+        for name in ("text_width", "text_layers", "text_heads", "text_mlp", "head_dim", "vision_width",
+                     "vision_layers", "vision_heads", "vision_mlp", "patch_px", "vocab_size"):
+            if getattr(self, name) < 1:
+                raise UserError(name, "an integer >= 1", getattr(self, name))
+        if self.vocab_size < LEAST_VOCABULARY:
+            raise UserError("vocab_size", f"at least {LEAST_VOCABULARY}: bytes and special tokens", self.vocab_size)
+        if self.head_dim % 2:
+            raise UserError("head_dim", "an even number", self.head_dim, "rotary positions turn pairs of values")
+        if self.vision_width % (4 * self.vision_heads):
+            raise UserError("vision_width", f"a multiple of {4 * self.vision_heads}, 4 for each of vision_heads",
+                            self.vision_width)
+        layers = self.deepstack_layers
+        if len(set(layers)) != len(layers) or not all(0 <= layer < self.vision_layers for layer in layers):
+            raise UserError("deepstack_layers", f"different layers among 0..{self.vision_layers - 1}", layers)
+        if len(layers) > self.text_layers:
+            raise UserError("deepstack_layers", f"at most {self.text_layers}, one for each text layer", layers)
+        if not 0 < self.rope_theta < math.inf:
+            raise UserError("rope_theta", "a finite number > 0", self.rope_theta)
 
 
 def build_model(shape: NanoShape, tokenizer: PreTrainedTokenizerBase, seed: int = 0) -> Qwen3VLForConditionalGeneration:

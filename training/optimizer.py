@@ -88,10 +88,13 @@ class MasterWeights:
         for weight, part in zip(self.master, flat.split([w.numel() for w in self.master]), strict=True):
             weight.grad = part.view_as(weight)
 
-    def step(self, share: float) -> float:
-        """Apply the accumulated gradients at a share of the peak rates; returns their norm before clipping."""
+    def set_rates(self, share: float) -> None:
+        """Set the learning rates to a share of their peaks."""
         for group in self.adam.param_groups:
             group["lr"] = group["peak_lr"] * share
+
+    def step(self) -> float:
+        """Apply the accumulated gradients; returns their norm before clipping."""
         norm = nn.utils.clip_grad_norm_(self.master, self._clip_norm)
         self.adam.step()
         self.adam.zero_grad(set_to_none=True)

@@ -1,7 +1,8 @@
 """Where parameters live and how an optimiser step is taken: copies on every process, or shards.
 
 Copies (`Replicated`) serve one machine and every CPU run: bf16 compute with fp32 master weights, gradients summed in
-fp32. Shards (`Sharded`) are accelerate's FSDP2 or DeepSpeed, by the accelerate configuration of the launch.
+fp32. Shards (`Sharded`) are accelerate's FSDP2 or DeepSpeed, by the accelerate configuration of the launch. DeepSpeed
+takes its step inside the last backward, so the rates of a step are set before its first one.
 """
 
 from __future__ import annotations
@@ -32,11 +33,14 @@ class Parallel(Protocol):
 
     model: AnswerModel
 
+    def begin_step(self, share: float) -> None:
+        """Set the learning rates of the coming step to a share of their peaks."""
+
     def backward(self, loss: Tensor, last: bool) -> None:
         """Add the gradient of a micro-batch's share of the loss; `last` of the step."""
 
-    def step(self, share: float) -> float:
-        """Take the optimiser step at a share of the peak learning rates; returns the gradient norm."""
+    def step(self) -> float | None:
+        """Take the optimiser step; returns the gradient norm, None where it is not known."""
 
     def save_state(self, folder: Path) -> None:
         """Write what a resumed run needs beside the weights; called by every process."""
@@ -61,16 +65,20 @@ class Replicated:
         self._master = MasterWeights(model.model, config, dtype)
         self._accelerator = accelerator
 
+    def begin_step(self, share: float) -> None:
+        """See `Parallel`."""
+        self._master.set_rates(share)
+
     def backward(self, loss: Tensor, last: bool) -> None:
         """See `Parallel`."""
         loss.backward()  # type: ignore[no-untyped-call]
         self._master.accumulate()
 
-    def step(self, share: float) -> float:
+    def step(self) -> float | None:
         """See `Parallel`."""
         if self._accelerator.num_processes > 1:
             self._master.sum_over_processes()
-        return self._master.step(share)
+        return self._master.step()
 
     def save_state(self, folder: Path) -> None:
         """See `Parallel`."""
@@ -107,19 +115,22 @@ class Sharded:
         self.model, self._adam = prepared
         self._accelerator, self._clip_norm = accelerator, config.clip_norm
 
+    def begin_step(self, share: float) -> None:
+        """See `Parallel`."""
+        for group, peak in zip(self._adam.param_groups, self._peaks, strict=True):
+            group["lr"] = peak * share
+
     def backward(self, loss: Tensor, last: bool) -> None:
         """See `Parallel`; frameworks average over processes, so the loss is scaled up by their number."""
         self._accelerator.gradient_state._set_sync_gradients(last)
         self._accelerator.backward(loss * self._accelerator.num_processes)
 
-    def step(self, share: float) -> float:
-        """See `Parallel`."""
-        for group, peak in zip(self._adam.param_groups, self._peaks, strict=True):
-            group["lr"] = peak * share
+    def step(self) -> float | None:
+        """See `Parallel`; under DeepSpeed the step is taken, and the gradient clipped, by then."""
         norm = self._accelerator.clip_grad_norm_(self.model.parameters(), self._clip_norm)
         self._adam.step()
         self._adam.zero_grad()
-        return float(norm) if norm is not None else float("nan")
+        return None if norm is None else float(norm)
 
     def save_state(self, folder: Path) -> None:
         """See `Parallel`."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from training.model_factory import LEAST_VOCABULARY
 from training.tokenizer_corpus import corpus
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.outputs import disk_errors_named, writable_folder
@@ -103,7 +104,7 @@ def _is_ours(folder: Path) -> bool:
 
 def tokenizer(
     out: Annotated[Path, typer.Option(help="Folder for the tokenizer's files.")],
-    vocab_size: Annotated[int, typer.Option(min=300, help="Entries at most.")] = VOCAB_SIZE,
+    vocab_size: Annotated[int, typer.Option(min=LEAST_VOCABULARY, help="Entries at most.")] = VOCAB_SIZE,
 ) -> None:
     """Train the nano's tokenizer and write it; the same command gives the same files."""
     from rich.console import Console

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import json
 import math
-import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +23,11 @@ from torch import Tensor
 from training import seeds
 from training.checkpoints import LOG_NAME, CheckpointWriter, checkpoints, shorten_log, step_of
 from training.config import StageConfig
+from training.data.encode import OVER_LONG
 from training.losses import Totals
 from training.optimizer import share_of_peak
 from training.stages.stage import Prepared, Slots
+from training.stopping import set_on_signals
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.outputs import disk_errors_named
 
@@ -43,6 +44,7 @@ class Trainer:
     Attributes:
         step: optimiser steps taken.
         steps: of the whole schedule.
+        end: the step at which this run ends: the last one, or `run.stop_at`.
     """
 
     def __init__(self, config: StageConfig, assembly: Assembly) -> None:
@@ -51,7 +53,7 @@ class Trainer:
         self._accelerator = assembly.accelerator
         self.out = Path(config.out)
         self.steps = assembly.steps
-        self._end = min(config.run.stop_at or self.steps, self.steps)
+        self.end = min(config.run.stop_at or self.steps, self.steps)
         self._writer = CheckpointWriter(self.out, config.run.keep)
         self._stop = threading.Event()
         self._validation_loss: float | None = None
@@ -67,28 +69,30 @@ class Trainer:
             the last line of the log.
         """
         run = self.config.run
-        task = None if progress is None else progress.add_task(self.out.name, total=self._end, completed=self.step)
+        task = None if progress is None else progress.add_task(self.out.name, total=self.end, completed=self.step)
         line: dict[str, Any] = {"step": self.step}
-        since, sums, taken = time.monotonic(), Sums(), 0
-        with self._signals():
-            for prepared in self._prepared():
+        since, sums, taken, over_long = time.monotonic(), Sums(), 0, Counter[str]()
+        with set_on_signals(self._stop):
+            for prepared, left in self._prepared():
+                over_long += left
                 totals, stopping = self._agree(prepared)
                 norm = self._take(prepared, totals, sums)
-                if not math.isfinite(norm):
+                if norm is not None and not math.isfinite(norm):
                     raise UserError("loss", "a finite gradient", f"{norm} in step {self.step + 1}",
                                     f"lower the learning rate; {self.out} keeps its last checkpoint")
                 self.step, taken = self.step + 1, taken + 1
-                last = self.step == self._end or stopping
+                last = self.step == self.end or stopping
                 validates = bool(self._parts.validation) and (self.step % run.validate_every == 0 or last)
                 self._validation_loss = None
                 if self.step % run.log_every == 0 or validates or last:
                     seconds = time.monotonic() - since
                     line = {
                         "step": self.step, "samples": self.step * run.global_batch, **sums.means(self._accelerator),
-                        "lr": self._rate(self.step - 1), "grad_norm": round(norm, 4),
+                        "lr": self._rate(self.step - 1), **({} if norm is None else {"grad_norm": round(norm, 4)}),
                         "samples_per_s": round(taken * run.global_batch / seconds, 2), "memory_gib": memory_gib(),
+                        **self._over_all(over_long),
                     }
-                    sums, taken = Sums(), 0
+                    sums, taken, over_long = Sums(), 0, Counter()
                     if validates:
                         self._validation_loss = self.validation_loss()
                         line["validation_loss"] = round(self._validation_loss, 5)
@@ -142,30 +146,40 @@ class Trainer:
         accelerator.wait_for_everyone()
         return folder
 
-    def _take(self, prepared: list[Prepared], totals: Totals, sums: Sums) -> float:
-        """One optimiser step over this process's micro-batches; returns the gradient norm."""
+    def _take(self, prepared: list[Prepared], totals: Totals, sums: Sums) -> float | None:
+        """One optimiser step over this process's micro-batches; returns the gradient norm, None where not known."""
         stage, parallel = self._parts.stage, self._parts.parallel
+        parallel.begin_step(share_of_peak(self.step, self.config.optimizer, self.steps))
         for index, part in enumerate(prepared):
             loss, figures = stage.loss(part, totals)
             parallel.backward(loss, last=index + 1 == len(prepared))
             sums.add(loss, figures)
         sums.tokens += totals.tokens
         sums.steps += 1
-        return parallel.step(share_of_peak(self.step, self.config.optimizer, self.steps))
+        return parallel.step()
 
-    def _prepared(self) -> Iterator[list[Prepared]]:
-        """Micro-batches of the remaining steps; the next step's are made while the current one is computed."""
-        steps = iter(self._parts.loader(self.step))
+    def _prepared(self) -> Iterator[tuple[list[Prepared], Counter[str]]]:
+        """Micro-batches of the remaining steps, and how many samples of each were over a limit.
+
+        The next step's are made while the current one is computed.
+        """
+        loader = self._parts.loader(self.step)
+        steps = iter(loader)
+
+        def make(step: int) -> tuple[list[Prepared], Counter[str]]:
+            before = Counter(loader.over_long)
+            samples = next(steps)
+            return self._micro_batches(samples, step), loader.over_long - before
+
         if self._parts.prepares_with_model:
-            for step in range(self.step, self._end):
-                yield self._micro_batches(next(steps), step)
+            yield from map(make, range(self.step, self.end))
             return
         with ThreadPoolExecutor(1) as pool:
-            coming = pool.submit(lambda step: self._micro_batches(next(steps), step), self.step)
-            for step in range(self.step, self._end):
+            coming = pool.submit(make, self.step)
+            for step in range(self.step, self.end):
                 prepared = coming.result()
-                if step + 1 < self._end:
-                    coming = pool.submit(lambda step: self._micro_batches(next(steps), step), step + 1)
+                if step + 1 < self.end:
+                    coming = pool.submit(make, step + 1)
                 yield prepared
 
     def _micro_batches(self, samples: Sequence[EncodedSample], step: int) -> list[Prepared]:
@@ -189,6 +203,11 @@ class Trainer:
         )
         samples, tokens, stop = self._reduce(sums).tolist()
         return Totals(samples, tokens), stop > 0
+
+    def _over_all(self, over_long: Counter[str]) -> dict[str, int]:
+        """Counts over all processes, those that are not 0."""
+        sums = self._reduce(torch.tensor([float(over_long[name]) for name in OVER_LONG])).tolist()
+        return {name: int(count) for name, count in zip(OVER_LONG, sums, strict=True) if count}
 
     def _reduce(self, sums: Tensor) -> Tensor:
         if self._accelerator.num_processes == 1:
@@ -216,19 +235,6 @@ class Trainer:
                 log.write(json.dumps(line) + "\n")
         figures = {key: value for key, value in line.items() if key != "step"}
         self._accelerator.log(figures, step=self.step)
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        numbers = (signal.SIGTERM, signal.SIGINT)
-        previous = {number: signal.signal(number, lambda *_: self._stop.set()) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
 
 
 class Sums:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -26,17 +27,18 @@ from torch.nn import functional
 
 from training import seeds
 from training.checkpoints import LOG_NAME, CheckpointWriter, checkpoints, resolve_checkpoint, shorten_log, step_of
-from training.config import VisionConfig, schedule_steps
+from training.config import VisionConfig, check_batch, schedule_steps
 from training.data.pixels import encode_images
 from training.forward import written_attention
 from training.model_factory import build_model
 from training.optimizer import MasterWeights, share_of_peak
 from training.parallel import STATE_NAME
-from wamdiff2_core.conversations import read_rgb
-from wamdiff2_core.dataset import iter_dataset
+from training.stopping import set_on_signals
+from wamdiff2_core.dataset import Sample, iter_dataset, read_images
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.images import make_image_processor
 from wamdiff2_core.model.vision import VisionEncoder
+from wamdiff2_core.outputs import disk_errors_named
 from wamdiff2_core.serving_record import ServingRecord
 
 FAR_M = 100.0  # distances are learnt as log(1 + d) / log(1 + FAR_M)
@@ -52,12 +54,12 @@ class Picture:
     """What is known of a picture.
 
     Attributes:
-        file: of the picture.
+        sample: a line that shows it.
         objects: (label, box (x1, y1, x2, y2) in shares of the picture, metres); None where no line says.
         answers: by question.
     """
 
-    file: Path
+    sample: Sample
     objects: list[tuple[str, tuple[float, float, float, float], float]] | None = None
     answers: dict[str, str] = field(default_factory=dict)
 
@@ -73,7 +75,7 @@ def read_pictures(files: Sequence[str]) -> list[Picture]:
         for sample in iter_dataset(name):
             if len(sample.images) != 1:
                 continue
-            picture = found.setdefault(sample.images[0], Picture(sample.images[0]))
+            picture = found.setdefault(sample.images[0], Picture(sample))
             if "question" in sample.extra:
                 picture.answers[str(sample.extra["question"])] = sample.answer
             elif "waypoints_m" in sample.extra:
@@ -205,17 +207,19 @@ class VisionPretraining:
         classes: what the head tells apart.
         step: optimiser steps taken.
         steps: of the schedule.
+        end: the step at which this run ends: the last one, or `run.stop_at`.
     """
 
     def __init__(self, config: VisionConfig, accelerator: Any) -> None:
         """Read the files and draw the weights, or pick up the newest checkpoint in `config.out`.
 
         Raises:
-            UserError: the files tell nothing, or their pictures do not have the size the model takes.
+            UserError: the files tell nothing, or the batch cannot be divided among the processes.
         """
         from training.tokenizer import build_tokenizer
 
         self.config, self.out, self._accelerator = config, Path(config.out), accelerator
+        check_batch(config.run, accelerator.num_processes)
         if config.run.threads:
             torch.set_num_threads(config.run.threads)
         self.pictures = read_pictures(config.train)
@@ -239,6 +243,8 @@ class VisionPretraining:
         self._master = MasterWeights(parts, config.optimizer, dtype)
         self._writer = CheckpointWriter(self.out, config.run.keep)
         self.steps = schedule_steps(config.run, len(self.pictures))
+        self.end = min(config.run.stop_at or self.steps, self.steps)
+        self._stop = threading.Event()
         self.step, self._epoch, self._order = 0, -1, torch.empty(0)
         if found := checkpoints(self.out):
             from safetensors.torch import load_file
@@ -249,10 +255,21 @@ class VisionPretraining:
                 shorten_log(self.out, self.step)
 
     def train(self) -> Iterator[dict[str, float]]:
-        """Take the remaining steps; gives every line that is logged."""
+        """Take the remaining steps; gives every line that is logged.
+
+        A SIGTERM or SIGINT ends the loop of all processes after the running step, with a checkpoint.
+
+        Raises:
+            OSError: the disk is full or fails; it names the file.
+        """
+        with set_on_signals(self._stop):
+            yield from self._steps()
+
+    def _steps(self) -> Iterator[dict[str, float]]:
         run, rank, world = self.config.run, self._accelerator.process_index, self._accelerator.num_processes
         since, taken, sums = time.monotonic(), 0, Counter[str]()
-        for step in range(self.step, self.steps):
+        for step in range(self.step, self.end):
+            stopping = self._stopping()
             chosen = self._chosen(step)
             losses = self.losses([self.pictures[i] for i in chosen[rank::world]])
             total = torch.stack(list(losses.values())).sum() / world
@@ -260,10 +277,11 @@ class VisionPretraining:
             self._master.accumulate()
             if world > 1:
                 self._master.sum_over_processes()
-            self._master.step(share_of_peak(step, self.config.optimizer, self.steps))
+            self._master.set_rates(share_of_peak(step, self.config.optimizer, self.steps))
+            self._master.step()
             self.step, taken = step + 1, taken + 1
             sums.update({name: float(loss.detach()) for name, loss in losses.items()})
-            last = self.step == self.steps
+            last = self.step == self.end or stopping
             if self.step % run.log_every == 0 or last:
                 line = {"step": self.step, "samples": self.step * run.global_batch,
                         **{name: round(value / taken, 5) for name, value in sums.items()},
@@ -271,12 +289,22 @@ class VisionPretraining:
                 if self._validation and (self.step % run.validate_every == 0 or last):
                     line.update(self.validate())
                 if rank == 0:
-                    with (self.out / LOG_NAME).open("a") as log:
+                    path = self.out / LOG_NAME
+                    with disk_errors_named(path), path.open("a") as log:
                         log.write(json.dumps(line) + "\n")
                 yield line
                 since, taken, sums = time.monotonic(), 0, Counter()
             if rank == 0 and (self.step % run.checkpoint_every == 0 or last):
                 self.save()
+            if last:
+                break
+
+    def _stopping(self) -> bool:
+        """Whether any process was told to stop."""
+        stop = torch.tensor(float(self._stop.is_set()))
+        if self._accelerator.num_processes > 1:
+            torch.distributed.all_reduce(stop)
+        return bool(stop > 0)
 
     def losses(self, pictures: Sequence[Picture]) -> dict[str, Tensor]:
         """Mean losses of pictures: `objects`, `places`, `answers`, `distances`."""
@@ -322,24 +350,32 @@ class VisionPretraining:
         }
 
     def save(self) -> Path:
-        """Write a checkpoint folder: the model with its text weights as drawn, and the trainer's state."""
+        """Write a checkpoint folder, complete or not at all: the model with its text weights as drawn, and the
+        trainer's state."""
         from safetensors.torch import save_file
 
         from wamdiff2_core.model.checkpoint import save_checkpoint
 
-        draft = self._writer.draft(self.step)
-        save_file({name: t.contiguous().cpu() for name, t in self._master.state().items()}, draft / STATE_NAME)
         record = ServingRecord(
             label_alignment="shifted", block_sizes=(1,), images=self.config.images,
             mask_token_id=int(self.tokenizer.mask_token_id), eos_token_id=int(self.tokenizer.eos_token_id),
             notes="vision tower alone: text weights are as drawn",
         )
-        save_checkpoint(self.model, self.tokenizer, record, draft)
+        draft = self._writer.draft(self.step)
+        try:
+            with disk_errors_named(self.out / f"checkpoint-{self.step:06d}"):
+                state = {name: tensor.contiguous().cpu() for name, tensor in self._master.state().items()}
+                save_file(state, draft / STATE_NAME)
+                save_checkpoint(self.model, self.tokenizer, record, draft)
+        except OSError:
+            self._writer.discard(draft)
+            raise
         return self._writer.publish(draft, self.step, None)
 
     def _told(self, pictures: Sequence[Picture]) -> tuple[Tensor, list[Tensor], Targets]:
         pixels, grids = encode_images(
-            [read_rgb(picture.file) for picture in pictures], self.config.images, self._processor
+            [rgb for picture in pictures for rgb in read_images(picture.sample, str(picture.sample.images[0].parent))],
+            self.config.images, self._processor,
         )
         if len(grids.unique(dim=0)) > 1:
             raise UserError("images", "pictures of one size", "several", "set images.size_px")

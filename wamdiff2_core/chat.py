@@ -11,7 +11,8 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -135,6 +136,34 @@ class ChatCodec:
         longest_first = sorted(special, key=len, reverse=True)
         self._special_pattern = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")") if special else None
         self._skeletons: dict[_Shape, list[str | int]] = {}
+        self._limited: dict[ImagePolicy, ChatCodec] = {}
+
+    def with_pixel_limits(self, low: int | None, high: int | None, *, fixed: bool = False) -> ChatCodec:
+        """This codec with the image limits that a sample asks for, the same in training and serving.
+
+        Args:
+            low, high: least and largest area in pixels; None keeps the policy's.
+            fixed: refuse other limits than the policy's.
+
+        Raises:
+            UserError: the limits cross, or are other ones where the policy is fixed or has one size for every image.
+        """
+        own = self.images
+        policy = replace(own, min_pixels=own.min_pixels if low is None else low,
+                         max_pixels=own.max_pixels if high is None else high)
+        if policy == own:
+            return self
+        if fixed or own.size_px is not None:
+            raise UserError("min_pixels, max_pixels", f"the policy's ({own.min_pixels}, {own.max_pixels})",
+                            (policy.min_pixels, policy.max_pixels))
+        if policy not in self._limited:
+            from transformers.image_utils import SizeDict
+
+            codec, processor = copy(self), copy(self.image_processor)
+            processor.size = SizeDict(shortest_edge=policy.min_pixels, longest_edge=policy.max_pixels)
+            codec.images, codec.image_processor = policy, processor
+            self._limited[policy] = codec
+        return self._limited[policy]
 
     def encode(self, request: ChatRequest) -> ModelInputs:
         """Token ids and pixels of a request, up to and including the assistant's opening.

@@ -4,8 +4,8 @@
      {"from": "gpt", "value": ".."}], "datasource": "..", ...}
 
 The last gpt turn is what is learnt; turns before the last question are its history. Image paths are relative to the
-file. A line may carry keys of its own; they come back as `Sample.extra`. The file is only ever appended to, so whoever
-writes it can be killed at any time and go on later. Where `collect` and `train` meet.
+file, else to the working directory. A line may carry keys of its own; they come back as `Sample.extra`. The file is
+only ever appended to, so whoever writes it can be killed at any time and go on later. Where `collect` and `train` meet.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from wamdiff2_core.chat import IMAGE_PLACEHOLDER
-from wamdiff2_core.conversations import Conversation, ConversationError, Turn, read_objects
+from wamdiff2_core.conversations import Conversation, ConversationError, Turn, read_objects, read_rgb
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.outputs import disk_errors_named
 
@@ -34,7 +34,8 @@ class Sample:
 
     Attributes:
         conversation: the messages.
-        images: paths of the image files, in the order of the `<image>` marks.
+        images: paths of the image files beside the conversation file, in the order of the `<image>` marks;
+            `read_images` knows where else they may be.
         extra: keys of the line that are not part of the format.
     """
 
@@ -111,6 +112,43 @@ def sample_from_json(item: object, path: Path, number: int) -> Sample:
     assert isinstance(item, Mapping)
     extra = {key: value for key, value in item.items() if key not in KEYS}
     return Sample(conversation, tuple(path.parent / name for name in conversation.images), extra)
+
+
+def read_images(sample: Sample, where: str) -> list[np.ndarray]:
+    """Images of a sample, (H, W, 3) uint8 RGB each: beside its file, else below the working directory.
+
+    Args:
+        sample: one sample.
+        where: names it in messages.
+
+    Raises:
+        UserError: one is missing or cannot be decoded.
+    """
+    images = []
+    for beside, name in zip(sample.images, sample.conversation.images, strict=True):
+        below = Path(name)
+        file = below if below.is_file() and not beside.is_file() else beside
+        images.append(read_picture(file, f"{where}: image", "wamdiff2 data check lists them all"))
+    return images
+
+
+def read_picture(file: Path, field: str, fix: str = "") -> np.ndarray:
+    """(H, W, 3) uint8 RGB of an image file that a user has named.
+
+    Args:
+        file: any format that Pillow reads.
+        field: what names it, for messages.
+        fix: see `UserError`.
+
+    Raises:
+        UserError: there is none, or it cannot be decoded.
+    """
+    if not file.is_file():
+        raise UserError(field, "an image file", f"none at {file}", fix)
+    try:
+        return read_rgb(file)
+    except ConversationError as error:
+        raise UserError(field, "a picture that can be decoded", str(error).removeprefix("image: "), fix) from None
 
 
 def image_marks(conversation: Conversation) -> int:

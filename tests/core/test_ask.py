@@ -210,7 +210,7 @@ def test_the_shipped_checkpoint_turns_left_as_it_is_told(run, nano_folder):
         (["--task", "planning", "--command", "lft"], "did you mean 'left'?"),
         (["--task", "planning", "--target", "1,0", "--target", "2,0", "--command", "unknown"],
          "navigation.command: expected a command, got none"),
-        (["--image", "nowhere.png", "Why?"], "image: expected an image file, got nowhere.png"),
+        (["--image", "nowhere.png", "Why?"], "image: expected an image file, got none at nowhere.png"),
         (["--block-size", "7", "Why?"], "block_size: expected one of [128] (trained), got 7"),
         (["--dtype", "float8", "Why?"], "dtype: expected one of auto"),
         (["--device", "tpu", "Why?"], "device: expected a device of this machine"),

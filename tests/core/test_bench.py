@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -313,6 +314,14 @@ def test_random_weights_keep_the_stock_tables_and_run():
     answer = ours(model, prompt, STATIC)
     assert answer.stats.steps == 8
     assert naive.decode_naively(model, prompt, STATIC, MASK)
+
+
+def test_a_checkpoint_is_timed_without_the_deadline_of_its_record(nano_folder, tmp_path):
+    record = ServingRecord.load(nano_folder)
+    folder = tmp_path / "hurried"
+    shutil.copytree(nano_folder, folder)
+    replace(record, decode=replace(record.decode, deadline_ms=1.0, grammar="task")).save(folder)
+    assert subjects.checkpoint_subject(folder).decode == record.decode
 
 
 def test_the_length_of_an_answer_is_that_of_service(nano_folder):

@@ -115,6 +115,27 @@ def test_two_images_stand_in_order_each_with_its_own_size():
     assert torch.equal(inputs.pixel_values[8:], alone.pixel_values)
 
 
+def test_a_sample_has_image_limits_of_its_own_where_the_policy_allows():
+    from wamdiff2_core.images import preprocess_images
+
+    chat, rgb = codec(ImagePolicy(min_pixels=1024, max_pixels=1024 * 64)), image(256, 128)
+    assert chat.with_pixel_limits(None, 1024 * 64) is chat
+    limited = chat.with_pixel_limits(None, 1024 * 8)
+    assert chat.with_pixel_limits(1024, 1024 * 8) is limited
+    found = limited.encode(ChatRequest("<image>", (rgb,)))
+    policy = ImagePolicy(min_pixels=1024, max_pixels=1024 * 8)
+    pixels, grids = preprocess_images([rgb], policy, codec(policy).image_processor)
+    assert torch.equal(found.image_grid_thw, grids)
+    assert torch.equal(found.pixel_values, pixels)
+    assert chat.encode(ChatRequest("<image>", (rgb,))).pixel_values.shape[0] > found.pixel_values.shape[0]
+    with pytest.raises(UserError, match=r"min_pixels, max_pixels: expected the policy's \(1024, 65536\), got"):
+        chat.with_pixel_limits(None, 1024 * 8, fixed=True)
+    with pytest.raises(UserError, match=r"expected the policy's \(2048, 2048\), got \(2048, 4096\)"):
+        codec().with_pixel_limits(None, 4096)
+    with pytest.raises(UserError, match="min_pixels"):
+        chat.with_pixel_limits(8192, 4096)
+
+
 def test_an_image_is_resized_to_the_policy_size_before_patching():
     chat = codec()
     assert chat.encode(ChatRequest("<image>", (image(77, 301),))).image_grid_thw.tolist() == [[1, 2, 4]]

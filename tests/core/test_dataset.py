@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from wamdiff2_core.conversations import read_rgb
-from wamdiff2_core.dataset import DatasetWriter, last_sample, read_dataset
+from wamdiff2_core.dataset import DatasetWriter, last_sample, read_dataset, read_images
 from wamdiff2_core.errors import UserError
 
 PICTURE = np.broadcast_to(np.linspace(0, 255, 64, dtype=np.uint8)[None, :, None], (32, 64, 3))
@@ -28,6 +28,26 @@ def test_samples_come_back_with_images_and_extra_keys(tmp_path: Path) -> None:
     assert second.images == ()
     assert len(third.images) == 2
     assert np.abs(read_rgb(third.images[1]).astype(int) - (255 - PICTURE)).mean() < 2.0
+
+
+def test_images_are_found_beside_the_file_else_below_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with DatasetWriter(tmp_path / "set") as writer:
+        writer.add("a", "<image> where to?", "left", [PICTURE])
+    (sample,) = read_dataset(writer.file)
+    beside = read_images(sample, "sample 'a'")[0]
+    below = tmp_path / "images"
+    below.mkdir()
+    below.joinpath("a.jpg").write_bytes(b"no picture")
+    monkeypatch.chdir(tmp_path)
+    np.testing.assert_array_equal(read_images(sample, "sample 'a'")[0], beside)
+    sample.images[0].unlink()
+    with pytest.raises(UserError, match="sample 'a': image: expected a picture that can be decoded, got cannot decode"):
+        read_images(sample, "sample 'a'")
+    below.joinpath("a.jpg").unlink()
+    with pytest.raises(UserError, match=r"sample 'a': image: expected an image file, got none at .*set/images/a\.jpg"):
+        read_images(sample, "sample 'a'")
 
 
 def test_lines_have_the_published_form(tmp_path: Path) -> None:

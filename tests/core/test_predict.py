@@ -320,7 +320,7 @@ def test_flags_left_out_come_from_the_record(recorded, checkpoint, folder):
     assert (folder / "record.json").read_text() == (folder / "flags.json").read_text()
     first, same, other = json.loads((folder / "record.json").read_text())
     assert first["prediction"] == same["prediction"]
-    assert "expected the checkpoint's (1024, 8192), got (1024, 4096)" in other["error"]
+    assert "expected the policy's (1024, 8192), got (1024, 4096)" in other["error"]
 
 
 @pytest.mark.parametrize(

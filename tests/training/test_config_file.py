@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,13 @@ def test_overrides_beat_the_file_and_unknown_keys_are_named(tmp_path: Path) -> N
                          (["--run.steps"], "a value after it"), (["--run.steps", "many"], r"run\.steps")):
         with pytest.raises(UserError, match=words):
             load_stage(file, wrong)
+
+
+def test_a_file_is_read_without_pytorch(tmp_path: Path) -> None:
+    file = write(tmp_path, "stage: block_adaptation\nout: a\ndata: {train: x/y.jsonl}\n")
+    program = "import sys, pathlib; from training.config_file import load_stage; " \
+              "load_stage(pathlib.Path(sys.argv[1])); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program, str(file)], check=False).returncode == 0
 
 
 def test_bases_are_read_first_and_sections_merge(tmp_path: Path) -> None:

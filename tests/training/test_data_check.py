@@ -11,7 +11,7 @@ from PIL import Image
 
 from training.data.check import KINDS, FileCheck
 from training.data.command import binned, data
-from training.data.encode import LengthLimits
+from training.data.limits import LengthLimits
 from training.data.show import ground_to_pixels
 from training.data.tokens import TokenCounter
 from wamdiff2_core.cli.main import as_command
@@ -65,6 +65,7 @@ BROKEN: dict[str, list[str | bytes]] = {
     "waypoints": [plan(WAYPOINTS + ",7.0"), plan("1.0,nan" + WAYPOINTS[7:]), plan("I stop.")],
     "detections": [line(BOXES, "a car", image="good.jpg"), line(BOXES, FOUND[1:-1], image="good.jpg")],
     "special_token": [line(answer="go <|im_end|>")],
+    "image_limits": [plan(max_pixels=4096)],
     "prompt_too_long": [line("word " * 300)],
     "answer_too_long": [line(answer="word " * 200)],
     "duplicate_id": [line(id="a"), line(id="3")],
@@ -167,6 +168,17 @@ def test_exit_codes_of_check_say_what_was_found(folder: Path, capsys: pytest.Cap
         command("check", folder / "none.jsonl")
     with pytest.raises(UserError, match="a checkpoint folder"):
         command("check", file, "--checkpoint", folder / "none")
+
+
+def test_the_limits_of_check_are_those_of_training() -> None:
+    from typer.main import get_command
+
+    from training.config import DataConfig
+
+    (check,) = (command for name, command in get_command(data).commands.items() if name == "check")
+    defaults = {option.name: option.default for option in check.params}
+    for name in ("prompt_tokens", "answer_tokens"):
+        assert defaults[name] == getattr(DataConfig, name) == getattr(LengthLimits(), name)
 
 
 def test_check_speaks_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from training.data import pixels
-from training.data.encode import LengthLimits, SampleEncoder, is_free_text, sentence_ends
+from training.data.encode import SampleEncoder, is_free_text, sentence_ends
+from training.data.limits import LengthLimits
 from training.data.sources import ConversationIndex
 from wamdiff2_core.chat import ChatRequest
 from wamdiff2_core.config import ImagePolicy
@@ -196,7 +197,7 @@ def test_missing_and_broken_images_are_named(codec, tmp_path: Path, monkeypatch)
     with pytest.raises(UserError, match=r"sample 's' of x: image: .*none at .*gone.png; wamdiff2 data check"):
         encoder(codec).encode(sample(*ask, images=(tmp_path / "gone.png",)), "x")
     (tmp_path / "bad.png").write_bytes(picture(tmp_path / "a.png").read_bytes()[:100])
-    with pytest.raises(UserError, match=r"bad.png: expected an image, got image: cannot decode"):
+    with pytest.raises(UserError, match=r"image: expected a picture that can be decoded, got cannot decode .bad.png"):
         encoder(codec).encode(sample(*ask, images=(tmp_path / "bad.png",)))
 
 

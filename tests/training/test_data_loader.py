@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from tests.training.test_data_mixture import source
-from training.data.encode import EncodedSample, LengthLimits, SampleEncoder
+from training.data.encode import EncodedSample, SampleEncoder
+from training.data.limits import LengthLimits
 from training.data.loader import StepLoader
 from training.data.mixture import Mixture
 from training.data.sources import SourceConfig
@@ -70,7 +71,7 @@ def test_a_dropped_sample_is_replaced_from_its_own_source_and_counted(mixture: M
     limits = LengthLimits(4096, 9, "drop")
     dropping = loader(mixture, codec, limits)
     drawn = [sample for step in steps(dropping, 10) for sample in step]
-    assert dropping.dropped["answer_tokens"] > 0
+    assert dropping.over_long["dropped_answer_tokens"] > 0
     assert sum(sample.source == "pictures" for sample in drawn) == BATCH * 10 / 4
     assert max(len(sample.answer_ids) for sample in drawn) <= 9
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +14,10 @@ from training.measures.boxes import BoxScore, average_precision, box_figures, ma
 from training.measures.planning import PlanScore, plan_control, plan_figures, score_plan
 from training.measures.questions import question_types, score_words, word_figures
 from wamdiff2_core.cli.main import main
-from wamdiff2_core.config import PlanningTask
+from wamdiff2_core.config import DecodeConfig, PlanningTask
 from wamdiff2_core.conversations import Conversation, Turn
 from wamdiff2_core.dataset import DatasetWriter, Sample
-from wamdiff2_core.decode.generator import Generation
+from wamdiff2_core.decode.generator import Generation, Generator
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.tasks.grounding import Detection, GroundingRequest, grounding_prompt
 from wamdiff2_core.types import DecodeStats
@@ -75,7 +76,8 @@ def test_data_that_the_record_contradicts_is_refused() -> None:
 
 def test_wrong_images_are_of_another_sample_and_as_many() -> None:
     rows = [sample(images=("a",)), sample(images=("a",)), sample(images=("b",)), sample(), sample(images=("a", "b"))]
-    assert wrong_images(rows) == [(Path("b"),), (Path("b"),), (Path("a"),), None, None]
+    others = wrong_images(rows)
+    assert [other and other.images for other in others] == [(Path("b"),), (Path("b"),), (Path("a"),), None, None]
 
 
 def test_slices_are_strings_bools_keys_inside_and_presence() -> None:
@@ -157,12 +159,12 @@ def mixed_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_file_of_mixed_tasks_gives_figures_of_each(
     mixed_set: Path, nano_folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    code = main(["evaluate", str(nano_folder), str(mixed_set), "--by", "light.state", "--threshold", "0.8",
+    code = main(["evaluate", str(nano_folder), str(mixed_set), "--by", "light.state", "--confidence-threshold", "0.8",
                  "--batch-size", "2"])
     printed = capfd.readouterr().out
     assert code == 0
     result = json.loads(printed)
-    assert result["decode"]["threshold"] == 0.8
+    assert result["decode"]["confidence_threshold"] == 0.8
     plans = result["planning"]
     assert plans["all"]["unreadable"] == 0
     assert plans["all"]["l2_mean_m"] < 1.0
@@ -174,6 +176,46 @@ def test_a_file_of_mixed_tasks_gives_figures_of_each(
     assert "wrong_images" not in result["grounding"]["all"]
     again = evaluate_checkpoint(nano_folder, mixed_set, decode={"confidence_threshold": 0.8}, by=["light.state"])
     assert again == result
+
+
+def test_answers_are_bound_to_the_grammar_that_serving_has_for_their_task(
+    mixed_set: Path, nano_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, bool, float, int]] = []
+    generate = Generator.generate
+
+    def noted(generator: Generator, requests: Any, decode: DecodeConfig, **rest: Any) -> list[Generation]:
+        bound = [language is not None for language in rest["grammars"]]
+        assert len(bound) == len(requests)
+        assert len(set(bound)) == 1
+        asked.append((decode.grammar, bound[0], decode.deadline_ms, len(requests)))
+        return generate(generator, requests, decode, **rest)
+
+    monkeypatch.setattr(Generator, "generate", noted)
+    of = evaluate_checkpoint(nano_folder, mixed_set, decode={"grammar": "task"}, control=False)
+    assert asked == [("task", True, 0.0, 3), ("task", False, 0.0, 2), ("task", True, 0.0, 1)]
+    assert of["grounding"]["all"]["unreadable"] == 0  # without the grammar this answer is no JSON
+    asked.clear()
+    evaluate_checkpoint(nano_folder, mixed_set, decode={"deadline_ms": 1.0}, control=False)
+    assert asked == [("task", True, 0.0, 3), ("off", False, 0.0, 2), ("off", False, 0.0, 1)]
+
+
+def test_a_picture_that_cannot_be_read_is_told_in_one_line(nano_folder: Path, tmp_path: Path, capsys) -> None:
+    with DatasetWriter(tmp_path) as writer:
+        writer.add("a", "<image>\nIs there a car?", "yes", [b"no picture"])
+    assert main(["evaluate", str(nano_folder), str(writer.file)]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("error: sample 'a': image: expected a picture that can be decoded")
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize(("option", "words"), [
+    (["--device", "gpu"], "device: expected a device of this machine"), (["--dtype", "int8"], "dtype: expected one of"),
+    (["--backend", "cuda", "--device", "cpu"], "backend"),
+])
+def test_where_it_cannot_run_is_told(mixed_set: Path, tmp_path: Path, capsys, option: list[str], words: str) -> None:
+    assert main(["evaluate", str(tmp_path), str(mixed_set), *option]) == 2
+    assert words in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("changes", "expected"), [

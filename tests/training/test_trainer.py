@@ -22,12 +22,12 @@ from safetensors.torch import load_file, save_file
 from tests.training import ranks
 from training.assembly import assemble, check_stage, claim, make_accelerator
 from training.checkpoints import best_checkpoint, checkpoints, resolve_checkpoint
-from training.config import OptimizerConfig, StageConfig
+from training.config import OptimizerConfig, RunConfig, StageConfig, check_batch, stage_record
 from training.optimizer import parameter_groups, share_of_peak
 from training.parallel import STATE_NAME
 from training.trainer import Trainer
 from wamdiff2_core.cli.main import main
-from wamdiff2_core.config import parse
+from wamdiff2_core.config import DecodeConfig, parse
 from wamdiff2_core.errors import UserError
 
 SHAPE = {"text_width": 48, "text_layers": 2, "text_heads": 2, "text_mlp": 64, "head_dim": 24, "vision_width": 32,
@@ -195,6 +195,47 @@ def test_a_stage_that_has_ended_says_so(text_set: Path, tmp_path: Path, capsys) 
     assert "this stage has ended before, at step 1" in " ".join(capsys.readouterr().err.split())
 
 
+def test_a_stopped_stage_is_told_from_one_that_has_ended(
+    text_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    file = tmp_path / "stage.yaml"
+    file.write_text(yaml.safe_dump(tree(tmp_path / "out", text_set, run={"validate_every": 100, "stop_at": 5})))
+    taken = Trainer._take
+
+    def interrupted(trainer: Trainer, *arguments: Any) -> Any:
+        if trainer.step == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        return taken(trainer, *arguments)
+
+    monkeypatch.setattr(Trainer, "_take", interrupted)
+    assert main(["train", str(file)]) == 1
+    assert "stopped at step 3 of 5; the same command goes on" in " ".join(capsys.readouterr().err.split())
+    assert main(["train", str(file)]) == 0
+
+
+def test_samples_over_a_limit_are_counted_in_log_and_terminal(text_set: Path, tmp_path: Path, capsys) -> None:
+    file, out = tmp_path / "stage.yaml", tmp_path / "out"
+    data = {"answer_tokens": 9, "over_long": "drop"}  # the second answer is longer
+    run = {"steps": 6, "global_batch": 3, "log_every": 3, "validate_every": 100}
+    file.write_text(yaml.safe_dump(tree(out, text_set, data=data, run=run)))
+    assert main(["train", str(file)]) == 0
+    assert "validation: 2 samples, over a limit: dropped_answer_tokens 1" in " ".join(capsys.readouterr().err.split())
+    lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    drawn = []  # every pass over three samples meets it once, and so do the draws in its place
+    config = parse(StageConfig, tree(out, text_set, data=data, run=run), "test")
+    loader = assemble(config, make_accelerator(config)).loader(0)
+    for step, _ in zip(range(6), loader, strict=False):
+        drawn.append(loader.over_long["dropped_answer_tokens"])
+        assert drawn[-1] > step
+    assert [line["dropped_answer_tokens"] for line in lines] == [drawn[2], drawn[5] - drawn[2]]
+
+
+def test_a_batch_that_processes_cannot_share_is_refused_before_a_model_is_made() -> None:
+    check_batch(RunConfig(global_batch=6), 3)
+    with pytest.raises(UserError, match=r"run\.global_batch: expected a multiple of the 4 processes, got 6"):
+        check_batch(RunConfig(global_batch=6), 4)
+
+
 def test_a_stage_that_stops_early_keeps_its_schedule(text_set: Path, tmp_path: Path) -> None:
     line = trainer(stage(tmp_path, text_set, run={"steps": 10, "stop_at": 3})).train()
     assert line["step"] == 3
@@ -343,6 +384,14 @@ def test_a_checkpoint_that_the_disk_does_not_take_is_named_and_leaves_no_part(
     assert sorted(path.name for path in tmp_path.iterdir()) == [earlier.name, "stage.json"]
 
 
+def test_a_norm_that_is_not_known_ends_nothing(text_set: Path, tmp_path: Path) -> None:
+    run = trainer(stage(tmp_path, text_set, run={"steps": 2}))
+    taken = run._take
+    run._take = lambda *arguments: taken(*arguments) and None
+    assert "grad_norm" not in run.train()
+    assert run.step == 2
+
+
 def test_a_loss_that_is_not_finite_ends_the_run_and_leaves_the_last_good_checkpoint(
     text_set: Path, tmp_path: Path
 ) -> None:
@@ -356,13 +405,32 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_leaves_the_last_good_checkpo
 
 @pytest.mark.parametrize(("section", "key", "value"), [
     ("optimizer", "lr", float("nan")), ("optimizer", "lr", -1.0), ("optimizer", "clip_norm", 0.0),
-    ("run", "steps", -3), ("run", "stop_at", -1), ("run", "global_batch", 0),
+    ("run", "steps", -3), ("run", "stop_at", -1), ("run", "global_batch", 0), ("optimizer", "betas", [0.9, 1.0]),
+    ("data", "prompt_multiple", 0), ("data", "workers", -1), ("data", "validation_samples", -1),
+    ("shape", "head_dim", 23), ("shape", "vision_width", 36), ("shape", "text_layers", 0), ("shape", "vocab_size", 99),
+    ("shape", "deepstack_layers", [2]), ("shape", "deepstack_layers", [0, 0]), ("shape", "rope_theta", 0.0),
 ])
 def test_values_that_no_run_can_have_are_refused(
-    text_set: Path, tmp_path: Path, section: str, key: str, value: float
+    text_set: Path, tmp_path: Path, section: str, key: str, value: Any
 ) -> None:
     with pytest.raises(UserError, match=rf"{section}\.{key}"):
         stage(tmp_path, text_set, **{section: {key: value}})
+
+
+def test_the_record_of_a_stage_has_what_was_trained_and_what_was_asked_for(text_set: Path, tmp_path: Path) -> None:
+    def decode(stage_name: str = "block_adaptation", **asked: Any) -> DecodeConfig:
+        config = stage(tmp_path, text_set, stage=stage_name, record={"decode": asked})
+        return stage_record(config, 1, 2).decode
+
+    assert (decode().block_size, decode().denoising_steps) == (16, 16)
+    assert decode(block_size=16, denoising_steps=4).denoising_steps == 4
+    assert decode("autoregressive", max_new_tokens=9) == DecodeConfig(
+        block_size=1, denoising_steps=1, strategy="autoregressive", max_new_tokens=9
+    )
+    with pytest.raises(UserError, match=r"record\.decode\.block_size: expected 16, as the stage trains, got 4"):
+        decode(block_size=4)
+    with pytest.raises(UserError, match=r"record\.decode\.strategy: expected a strategy of block decoding"):
+        decode(strategy="autoregressive")
 
 
 def test_rate_rises_to_the_peak_and_falls_to_the_floor() -> None:

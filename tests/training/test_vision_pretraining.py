@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
+import signal
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors import SafetensorError
 
 from training.checkpoints import checkpoints
 from training.config_file import load_vision
 from training.vision_pretraining import FAR_M, Classes, Picture, VisionPretraining, read_pictures, targets
 from wamdiff2_core.cli.main import main
+from wamdiff2_core.conversations import Conversation, Turn
+from wamdiff2_core.dataset import Sample
 from wamdiff2_core.errors import UserError
 
 ONE_PROCESS = SimpleNamespace(process_index=0, num_processes=1, is_main_process=True)
 COLOURS = {"red square": (220, 30, 30), "green square": (30, 200, 30)}
 SIZE = (128, 64)
+SHOWN = Sample(Conversation((Turn("human", "<image>"), Turn("gpt", "x")), ("x",)), (Path("x"),))
 
 
 def write_set(folder: Path, count: int, seed: int) -> list[str]:
@@ -77,7 +86,7 @@ def test_targets_are_those_of_every_cell_by_itself() -> None:
             wide, high = rng.uniform(0.01, 0.5, 2)
             objects.append((str(rng.choice(["a", "b"])), (x, y, min(1.0, x + wide), min(1.0, y + high)),
                             float(rng.uniform(1, 80))))
-        pictures.append(Picture(Path("x"), objects, {"q": str(rng.choice(["no", "yes, 12 m", "perhaps"]))}))
+        pictures.append(Picture(SHOWN, objects, {"q": str(rng.choice(["no", "yes, 12 m", "perhaps"]))}))
     rows, columns = 3, 5
     found = targets(pictures, classes, rows, columns)
     for n, picture in enumerate(pictures):
@@ -151,6 +160,58 @@ def test_resuming_takes_the_very_same_steps(tmp_path: Path) -> None:
         straight[-1][key] for key in ("objects", "places", "answers", "distances")]
     weights = [(folder / "out/checkpoint-000006/model.safetensors").read_bytes() for folder in (whole, halves)]
     assert weights[0] == weights[1]
+
+
+def test_a_run_stops_where_it_is_told_to_and_goes_on_from_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    train = write_set(tmp_path / "train", 20, 1)
+    pretraining(tmp_path, train)  # writes the file
+    out = tmp_path / "run"
+    given = ["pretrain-vision", str(tmp_path / "vision.yaml"), "--train", f"[{','.join(train)}]", "--out", str(out)]
+    losses = VisionPretraining.losses
+
+    def interrupted(training: VisionPretraining, pictures: Sequence[Picture]) -> dict[str, torch.Tensor]:
+        if training.step == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return losses(training, pictures)
+
+    monkeypatch.setattr(VisionPretraining, "losses", interrupted)
+    assert main([*given, "--run.stop_at", "4"]) == 1
+    assert "stopped at step 2 of 4; the same command goes on" in " ".join(capsys.readouterr().err.split())
+    assert main([*given, "--run.stop_at", "4"]) == 0
+    assert [folder.name for folder in checkpoints(out)] == ["checkpoint-000003", "checkpoint-000004"]
+    assert main(given) == 0
+    assert checkpoints(out)[-1].name == "checkpoint-000006"
+
+
+def test_a_checkpoint_that_the_disk_does_not_take_is_named_and_leaves_no_part(tmp_path: Path, monkeypatch) -> None:
+    training = pretraining(tmp_path, write_set(tmp_path / "train", 20, 1))
+
+    def save(*_: Any) -> None:
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("safetensors.torch.save_file", save)
+    with pytest.raises(OSError, match="checkpoint-000000") as told:
+        training.save()
+    assert told.value.errno == errno.ENOSPC
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_a_picture_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    training = pretraining(tmp_path, write_set(tmp_path / "train", 20, 1))
+    for file in (tmp_path / "train" / "images").iterdir():
+        file.write_bytes(b"no picture")
+    with pytest.raises(UserError, match=r"train/images: image: expected a picture that can be decoded"):
+        next(training.train())
+
+
+def test_a_batch_that_processes_cannot_share_is_refused(tmp_path: Path) -> None:
+    train = write_set(tmp_path / "train", 20, 1)
+    pretraining(tmp_path, train)
+    config = load_vision(tmp_path / "vision.yaml", ["--out", str(tmp_path), "--train", f"[{','.join(train)}]"])
+    with pytest.raises(UserError, match=r"run\.global_batch: expected a multiple of the 3 processes, got 16"):
+        VisionPretraining(config, SimpleNamespace(process_index=0, num_processes=3, is_main_process=True))
 
 
 def test_the_folder_is_a_first_stage_s_start(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from training.data.asked import asked_task, asked_waypoints
-from training.data.encode import LengthLimits
+from training.data.limits import LengthLimits
 from training.data.sources import ConversationIndex
 from training.data.tokens import TokenCounter
 from wamdiff2_core.config import PlanningTask
@@ -50,6 +50,7 @@ KINDS = {
     "waypoints": "a planning answer that is not the asked number of waypoints",
     "detections": "a grounding answer that is not the asked JSON",
     "special_token": "an answer that spells a special token, which no model will ever say",
+    "image_limits": "min_pixels or max_pixels that the checkpoint's image policy does not allow",
     "prompt_too_long": "a prompt over the limit",
     "answer_too_long": "an answer over the limit",
     "duplicate_id": "an id that an earlier sample has",
@@ -326,8 +327,12 @@ class FileCheck:
         lengths = {"answer": self._counter.answer(exchange.answer)}
         stats.answer_length[lengths["answer"]] += 1
         if sizes is not None:
-            lengths["prompt"] = self._counter.prompt(conversation, sizes)
-            stats.prompt_length[lengths["prompt"]] += 1
+            try:
+                lengths["prompt"] = self._counter.prompt(conversation, sizes)
+            except UserError as error:
+                self._add("image_limits", number, name, str(error))
+            else:
+                stats.prompt_length[lengths["prompt"]] += 1
         for part, length in lengths.items():
             limit = None if self._limits is None else getattr(self._limits, f"{part}_tokens")
             if limit is not None and length > limit:

@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from training.data.converters.command import convert
+from training.data.limits import LengthLimits
 from wamdiff2_core.errors import ExitCode, UserError
 from wamdiff2_core.outputs import writable_file
 
@@ -42,8 +43,12 @@ def about(context: typer.Context) -> None:
 def check(
     file: Annotated[Path, typer.Argument(help="Conversation file, .json or .jsonl.")],
     checkpoint: _CheckpointOption = None,
-    prompt_tokens: Annotated[int, typer.Option(min=1, help="Limit of a prompt, image tokens included.")] = 8192,
-    answer_tokens: Annotated[int, typer.Option(min=2, help="Limit of an answer, EOS included.")] = 512,
+    prompt_tokens: Annotated[
+        int, typer.Option(min=1, help="Limit of a prompt, image tokens included.")
+    ] = LengthLimits.prompt_tokens,
+    answer_tokens: Annotated[
+        int, typer.Option(min=2, help="Limit of an answer, EOS included.")
+    ] = LengthLimits.answer_tokens,
     images: Annotated[
         Literal["decode", "header"], typer.Option(help="Decode images, or read their heads only: faster, less sure.")
     ] = "decode",
@@ -59,7 +64,6 @@ def check(
     from rich.progress import Progress
 
     from training.data.check import FileCheck
-    from training.data.encode import LengthLimits
 
     counter = _counter(checkpoint)[0]
     limits = None if counter is None else LengthLimits(prompt_tokens, answer_tokens)
@@ -88,15 +92,16 @@ def show(
     cache: _CacheOption = None,
 ) -> int:
     """Print one sample: its conversation as a model sees it, its images and its own keys."""
-    from training.data.show import contact_sheet, find_sample, layout, sample_images, text_y_axis, waypoints_of
+    from training.data.show import contact_sheet, find_sample, layout, text_y_axis, waypoints_of
     from training.data.sources import ConversationIndex
+    from wamdiff2_core.dataset import read_images
 
     console = Console(highlight=False)
     index = ConversationIndex(file, cache)
     number = find_sample(index, sample)
     found = index[number]
     counter, record = _counter(checkpoint)
-    pictures = sample_images(found)
+    pictures = read_images(found, f"sample {number + 1}")
     sizes = [(rgb.shape[1], rgb.shape[0]) for rgb in pictures]
     grid_tokens = None
     if counter is not None and sizes:

@@ -12,47 +12,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from copy import copy
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Literal, get_args
 
-import numpy as np
 from torch import Tensor, tensor
 
+from training.data.limits import LengthLimits
 from training.data.pixels import encode_images
 from wamdiff2_core.chat import IMAGE_PLACEHOLDER, ChatCodec, ChatRequest
-from wamdiff2_core.config import ImagePolicy, Strict
-from wamdiff2_core.conversations import ConversationError, Exchange, read_rgb
-from wamdiff2_core.dataset import Sample
-from wamdiff2_core.errors import UserError, unknown_name
+from wamdiff2_core.conversations import Exchange
+from wamdiff2_core.dataset import Sample, read_images
+from wamdiff2_core.errors import UserError
 from wamdiff2_core.model.positions import prompt_positions
 
-OverLong = Literal["refuse", "drop", "shorten"]
+OVER_LONG = ("dropped_prompt_tokens", "dropped_answer_tokens", "shortened_prompt_tokens", "shortened_answer_tokens")
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*(?=\s)|\n+|$")
 _NUMBERS = re.compile(r"[-+\d.,\s]+")
-
-
-@dataclass(frozen=True)
-class LengthLimits(Strict):
-    """How long a sample may be.
-
-    Attributes:
-        prompt_tokens: image tokens included.
-        answer_tokens: EOS included.
-        over_long: `refuse` stops, `drop` leaves the sample out and counts it, `shorten` applies the module's rule.
-    """
-
-    prompt_tokens: int = 8192
-    answer_tokens: int = 512
-    over_long: OverLong = "refuse"
-
-    def __post_init__(self) -> None:
-        if self.prompt_tokens < 1 or self.answer_tokens < 2:
-            got = (self.prompt_tokens, self.answer_tokens)
-            raise UserError("prompt_tokens, answer_tokens", "at least 1 and 2", got)
-        if self.over_long not in get_args(OverLong):
-            raise unknown_name("over_long", self.over_long, get_args(OverLong))
 
 
 @dataclass(frozen=True)
@@ -89,9 +63,14 @@ class SampleEncoder:
     def __init__(self, codec: ChatCodec, image_token_id: int, merge_size: int, limits: LengthLimits) -> None:
         self.codec, self.limits = codec, limits
         self._image_token_id, self._merge_size = image_token_id, merge_size
-        self._codecs: dict[ImagePolicy, ChatCodec] = {codec.images: codec}
         self.dropped: Counter[str] = Counter()
         self.shortened: Counter[str] = Counter()
+
+    @property
+    def over_long(self) -> Counter[str]:
+        """Both counts by the names of `OVER_LONG`."""
+        return Counter({f"{done}_{reason}": count for done in ("dropped", "shortened")
+                        for reason, count in getattr(self, done).items()})
 
     def encode(self, sample: Sample, source: str = "") -> EncodedSample | None:
         """Encode a sample, images included.
@@ -106,11 +85,13 @@ class SampleEncoder:
         answer = self._answer(sample.answer, name)
         if answer is None:
             return None
-        codec = self._codec_for(sample, name)
-        paths, exchange = list(sample.images), sample.conversation.exchange
+        try:
+            codec = self.codec.with_pixel_limits(sample.conversation.min_pixels, sample.conversation.max_pixels)
+        except UserError as error:
+            raise UserError(f"{name}: {error.field}", error.expected, error.got, error.fix) from None
+        exchange = sample.conversation.exchange
         # The images of a prompt that cannot be shortened enough are read for nothing; that is rare.
-        images = [self._image(path, written, name) for path, written in
-                  zip(paths, sample.conversation.images, strict=True)]
+        images = read_images(sample, name)
         while True:
             pixels, grids = encode_images(images, codec.images, codec.image_processor) if images else (None, None)
             request = ChatRequest(exchange.question, system=exchange.system, history=exchange.history)
@@ -153,34 +134,6 @@ class SampleEncoder:
             else:
                 fix = "waypoints and JSON are not shortened: " + fix
         raise UserError(f"{name}: answer", f"at most {limit} tokens with EOS", f"{len(ids)}", fix)
-
-    def _codec_for(self, sample: Sample, name: str) -> ChatCodec:
-        """The codec with the pixel limits that a sample asks for, as `predict` applies them."""
-        from transformers.image_utils import SizeDict
-
-        default, wanted = self.codec.images, sample.conversation
-        low, high = wanted.min_pixels or default.min_pixels, wanted.max_pixels or default.max_pixels
-        policy = replace(default, min_pixels=low, max_pixels=high)
-        if policy not in self._codecs:
-            if default.size_px is not None:
-                raise UserError(f"{name}: min_pixels, max_pixels",
-                                f"the policy's ({default.min_pixels}, {default.max_pixels})", (low, high))
-            codec = copy(self.codec)
-            codec.images, codec.image_processor = policy, copy(self.codec.image_processor)
-            codec.image_processor.size = SizeDict(shortest_edge=low, longest_edge=high)
-            self._codecs[policy] = codec
-        return self._codecs[policy]
-
-    @staticmethod
-    def _image(path: Path, written: str, name: str) -> np.ndarray:
-        """Pixels of an image beside the file, else below the working directory, as upstream's files name them."""
-        found = path if path.is_file() else Path(written)
-        if not found.is_file():
-            raise UserError(f"{name}: image", "an image file", f"none at {path}", "wamdiff2 data check lists them all")
-        try:
-            return read_rgb(found)
-        except ConversationError as error:
-            raise UserError(f"{name}: {found}", "an image", str(error), "wamdiff2 data check lists them all") from None
 
 
 def is_free_text(answer: str) -> bool:

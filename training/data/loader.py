@@ -27,7 +27,7 @@ class StepLoader:
     """Iterates over optimiser steps without end; each is the list of this rank's samples.
 
     Attributes:
-        dropped: samples of this rank's slots that were replaced so far, by reason.
+        over_long: samples of this rank's slots that were replaced or shortened so far, by the names of `OVER_LONG`.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class StepLoader:
         self._slots = _Slots(mixture, encoder, global_batch, seed)
         self._rank, self._world, self._workers, self._start = rank, world, workers, start_step
         self._global_batch = global_batch
-        self.dropped: Counter[str] = Counter()
+        self.over_long: Counter[str] = Counter()
 
     def __iter__(self) -> Iterator[list[EncodedSample]]:
         share = self._global_batch // self._world
@@ -75,8 +75,8 @@ class StepLoader:
         for drawn in loader:
             if isinstance(drawn, UserError):
                 raise drawn
-            sample, dropped = drawn
-            self.dropped += dropped
+            sample, over_long = drawn
+            self.over_long += over_long
             step.append(sample)
             if len(step) == share:
                 yield step
@@ -107,17 +107,17 @@ class _Slots(Dataset[Any]):
         # Sources take turns evenly, so slots a fixed number apart may all be of one source: ranks get them shuffled.
         order = np.random.Generator(np.random.Philox(_number(self._seed, "slots", step)))
         position = step * self._global_batch + int(order.permutation(self._global_batch)[place])
-        before = Counter(self._encoder.dropped)
+        before = self._encoder.over_long
         try:
             for attempt in range(_ATTEMPTS):
                 seed = self._seed if attempt == 0 else _number(self._seed, "instead", attempt)
                 source, sample = self._mixture.row(position, seed)
                 encoded = self._encoder.encode(sample, source)
                 if encoded is not None:
-                    return encoded, self._encoder.dropped - before
+                    return encoded, self._encoder.over_long - before
         except UserError as error:
             return error
-        reasons = ", ".join(sorted(self._encoder.dropped - before))
+        reasons = ", ".join(sorted(name.removeprefix("dropped_") for name in self._encoder.over_long - before))
         return UserError(f"source {source}", "samples within the limits", f"{_ATTEMPTS} over {reasons} in a row",
                          "raise the limits, or shorten what is too long")
 

@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +14,6 @@ from training.data.sources import ConversationIndex
 from training.data.tokens import TokenCounter
 from wamdiff2_core.chat import IMAGE_PLACEHOLDER, split_at_images
 from wamdiff2_core.config import CameraSpec, PlanningTask
-from wamdiff2_core.conversations import ConversationError, read_rgb
 from wamdiff2_core.dataset import Sample
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.tasks.planning import parse_waypoints
@@ -102,19 +100,6 @@ def waypoints_of(sample: Sample, y_axis: str) -> np.ndarray | None:
 def text_y_axis(sample: Sample) -> str:
     """Direction of y in a sample's text, by its prompt: NAVSIM's have y to the left, all others to the right."""
     return "left" if "current velocity is: (" in sample.prompt else "right"
-
-
-def sample_images(sample: Sample) -> list[np.ndarray]:
-    """The sample's images, (H, W, 3) uint8 RGB.
-
-    Raises:
-        UserError: one is missing or cannot be decoded.
-    """
-    try:
-        return [read_rgb(path if path.is_file() else Path(name))
-                for path, name in zip(sample.images, sample.conversation.images, strict=True)]
-    except ConversationError as error:
-        raise UserError("image", "image files that can be decoded", str(error)) from None
 
 
 def contact_sheet(images: Iterable[np.ndarray], xy_m: np.ndarray | None, rig: tuple[CameraSpec, ...] = ()) -> Image:

@@ -19,25 +19,33 @@ class TokenCounter:
         return len(self.codec.encode_answer(text))
 
     def prompt(self, conversation: Conversation, sizes: list[tuple[int, int]]) -> int:
-        """Tokens of all before the last answer; `sizes` are (width, height) of its images, in order."""
+        """Tokens of all before the last answer; `sizes` are (width, height) of its images, in order.
+
+        Raises:
+            UserError: it asks for image limits that the checkpoint's policy does not allow.
+        """
         exchange = conversation.exchange
         request = ChatRequest(exchange.question, system=exchange.system, history=exchange.history)
         return len(self.codec.prompt_ids(request, self.grids(conversation, sizes)))
 
     def grids(self, conversation: Conversation, sizes: list[tuple[int, int]]) -> torch.Tensor | None:
-        """(images, 3) patches in time, height and width of images of these sizes; None without images."""
+        """(images, 3) patches in time, height and width of images of these sizes; None without images.
+
+        Raises:
+            UserError: see `prompt`.
+        """
         from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
         if not sizes:
             return None
-        policy, processor = self.codec.images, self.codec.image_processor
+        codec = self.codec.with_pixel_limits(conversation.min_pixels, conversation.max_pixels)
+        policy, processor = codec.images, codec.image_processor
         grids = []
         for size in sizes:
             width, height = policy.size_px or size
             height, width = smart_resize(
                 height, width, factor=processor.patch_size * processor.merge_size,
-                min_pixels=conversation.min_pixels or policy.min_pixels,
-                max_pixels=conversation.max_pixels or policy.max_pixels,
+                min_pixels=policy.min_pixels, max_pixels=policy.max_pixels,
             )
             grids.append([1, height // processor.patch_size, width // processor.patch_size])
         return torch.tensor(grids)

@@ -79,7 +79,7 @@ class Examiner:
         if checkpoint.record.planning is None:
             raise UserError("record.planning", "a planning task in the stage's configuration", "none")
         chosen, samples = replace(checkpoint.record.decode, **decode), self.samples()
-        answers = decode_samples(checkpoint, samples, [sample.images for sample in samples], chosen)
+        answers = decode_samples(checkpoint, "planning", samples, chosen)
         scores = [
             score_plan(sample.answer, answer, checkpoint.record.planning)
             for sample, answer in zip(samples, answers, strict=True)
@@ -90,7 +90,7 @@ class Examiner:
         if timed:
             some = samples[:TIMED]
             some = some[:WARM_UP] + some
-            alone = decode_samples(checkpoint, some, [sample.images for sample in some], chosen, batch_size=1)
+            alone = decode_samples(checkpoint, "planning", some, chosen, batch_size=1)
             stats = [answer.stats for answer in alone[min(WARM_UP, len(samples)) :]]
             times = [one.prefill_ms + one.decode_ms for one in stats]
             figures["ms"] = round(statistics.median(times), 2)

@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from wamdiff2_core.config import CameraSpec, DecodeConfig, PlanningTask
-from wamdiff2_core.conversations import read_rgb
-from wamdiff2_core.dataset import Sample, read_dataset
+from wamdiff2_core.dataset import Sample, read_dataset, read_images
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.frames import flip_y
 from wamdiff2_core.model.checkpoint import Checkpoint
@@ -155,7 +154,7 @@ def read_case(sample: Sample, task: PlanningTask, rig: Sequence[CameraSpec]) -> 
     names = [camera.name for camera in rig] or [CameraSpec().name] * len(sample.images)
     if len(names) != len(sample.images):
         raise UserError(where, f"{len(names)} images, as the rig has cameras", len(sample.images))
-    frames = tuple(CameraFrame(read_rgb(file), 0, name) for file, name in zip(sample.images, names, strict=True))
+    frames = tuple(CameraFrame(rgb, 0, name) for rgb, name in zip(read_images(sample, where), names, strict=True))
     observation = Observation(frames, ego, navigation)
     if (asked := planning_prompt(observation, task)) != sample.prompt:
         raise UserError(where, f"a question with {task.input_decimals} decimals: {asked}", sample.prompt)

@@ -17,8 +17,7 @@ import torch
 
 from wamdiff2_core.chat import IMAGE_PLACEHOLDER, ChatRequest, ModelInputs
 from wamdiff2_core.config import CameraSpec, DecodeConfig
-from wamdiff2_core.conversations import ConversationError, read_rgb
-from wamdiff2_core.dataset import read_dataset
+from wamdiff2_core.dataset import read_dataset, read_images, read_picture
 from wamdiff2_core.errors import UserError, unknown_name
 from wamdiff2_core.model.backends import AUTO, Backend
 from wamdiff2_core.model.block_model import BlockModel
@@ -254,8 +253,8 @@ def checkpoint_subject(
     decode = checkpoint.record.decode if checkpoint.record is not None else DecodeConfig()
     return Subject(
         str(folder), checkpoint.model, [checkpoint.chat.encode(request) for request in asked],
-        checkpoint.mask_token_id, checkpoint.eos_token_id, replace(decode, grammar="off", temperature=0.0),
-        checkpoint.record, load_ms, backend=backend,
+        checkpoint.mask_token_id, checkpoint.eos_token_id,
+        replace(decode, grammar="off", temperature=0.0, deadline_ms=0.0), checkpoint.record, load_ms, backend=backend,
     )
 
 
@@ -268,7 +267,7 @@ def observation(rig: Sequence[CameraSpec], image: Path | None = None) -> Observa
     frames = []
     for camera in rig or (CameraSpec(),):
         size = camera.width_px, camera.height_px
-        rgb = picture(size) if image is None else _read(image)
+        rgb = picture(size) if image is None else read_picture(image, "image")
         if rig and rgb.shape[1::-1] != size:
             raise UserError("image", f"{size[0]} x {size[1]} pixels, as the rig says",
                             f"{rgb.shape[1]} x {rgb.shape[0]}", "resize the picture")
@@ -297,7 +296,7 @@ def _own_request(checkpoint: Checkpoint, image: Path | None) -> ChatRequest:
     if record is not None and record.planning is not None:
         seen = observation(record.rig, image)
         return ChatRequest(planning_prompt(seen, record.planning), tuple(frame.rgb for frame in seen.frames))
-    return ChatRequest(QUESTION, (picture(PICTURE_SIZE) if image is None else _read(image),))
+    return ChatRequest(QUESTION, (picture(PICTURE_SIZE) if image is None else read_picture(image, "image"),))
 
 
 def _requests_of(data: Path, count: int) -> list[ChatRequest]:
@@ -305,15 +304,9 @@ def _requests_of(data: Path, count: int) -> list[ChatRequest]:
     if not samples:
         raise UserError("data", "a file with samples", f"{data} (empty)")
     return [
-        ChatRequest(sample.prompt, tuple(map(_read, sample.images)), sample.conversation.system, sample.history)
+        ChatRequest(
+            sample.prompt, tuple(read_images(sample, f"{data}: sample {sample.conversation.id!r}")),
+            sample.conversation.system, sample.history,
+        )
         for sample in samples[:: max(1, len(samples) // count)][:count]
     ]
-
-
-def _read(file: Path) -> np.ndarray:
-    if not file.is_file():
-        raise UserError("image", "an image file", str(file))
-    try:
-        return read_rgb(file)
-    except ConversationError as error:
-        raise UserError("image", "a picture that can be decoded", str(error).removeprefix("image: ")) from None

@@ -18,7 +18,7 @@ from rich.console import Console
 from wamdiff2_core.chat import IMAGE_PLACEHOLDER, ChatRequest
 from wamdiff2_core.cli.predict import BACKEND_HELP, DTYPES, checked_device, checked_record, decode_config
 from wamdiff2_core.config import TASK_NAMES, CameraSpec, DecodeConfig
-from wamdiff2_core.conversations import ConversationError, read_rgb
+from wamdiff2_core.dataset import read_picture
 from wamdiff2_core.errors import ExitCode, UserError, unknown_name
 from wamdiff2_core.outputs import writable_file
 from wamdiff2_core.serving_record import ServingRecord
@@ -88,7 +88,7 @@ def ask(
     block_size: Annotated[int | None, typer.Option(help="Tokens denoised together.")] = None,
     denoising_steps: Annotated[int | None, typer.Option(help="Step budget of a block.")] = None,
     strategy: Annotated[str | None, typer.Option(help="Remasking strategy, or autoregressive.")] = None,
-    threshold: Annotated[float | None, typer.Option(help="Confidence threshold of the dynamic strategy.")] = None,
+    confidence_threshold: Annotated[float | None, typer.Option(help="Of low_confidence_dynamic.")] = None,
     temperature: Annotated[float | None, typer.Option(help="0: most probable token.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of sampling.")] = None,
     grammar: Annotated[
@@ -116,14 +116,14 @@ def ask(
     record = checked_record(model)
     decode = decode_config(
         record, max_new_tokens=max_new_tokens, block_size=block_size, denoising_steps=denoising_steps,
-        strategy=strategy, confidence_threshold=threshold, temperature=temperature, seed=seed,
+        strategy=strategy, confidence_threshold=confidence_threshold, temperature=temperature, seed=seed,
         grammar=grammar, deadline_ms=deadline_ms,
     )
     if out is not None:
         if out.suffix.lower() != ".png":
             raise UserError("out", "a file that ends in .png", str(out))
         writable_file(out, "out")
-    images = tuple(_picture(path) for path in image or [])
+    images = tuple(read_picture(path, "image") for path in image or [])
     if task == "planning":
         if question:
             raise UserError("question", "none for planning", question,
@@ -297,15 +297,6 @@ def _stats(stats: DecodeStats) -> str:
         f"{stats.steps} steps{hurried}{chosen}; "
         f"prefill {stats.prefill_ms:.0f} ms, decode {stats.decode_ms:.0f} ms{late}"
     )
-
-
-def _picture(path: Path) -> np.ndarray:
-    if not path.is_file():
-        raise UserError("image", "an image file", str(path))
-    try:
-        return read_rgb(path)
-    except ConversationError as error:
-        raise UserError("image", "a picture that can be decoded", str(error).removeprefix("image: ")) from None
 
 
 def _pair(name: str, text: str, both: bool = False) -> tuple[float, float]:

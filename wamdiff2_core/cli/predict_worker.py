@@ -10,7 +10,6 @@ import json
 import logging
 import os
 from collections.abc import Callable, Mapping
-from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,6 @@ from wamdiff2_core.journal import FolderLock, Journal, check_same_request, read_
 from wamdiff2_core.outputs import DISK_ERRNOS
 
 if TYPE_CHECKING:
-    from wamdiff2_core.chat import ChatCodec
     from wamdiff2_core.decode.grammar import Automaton
     from wamdiff2_core.model.checkpoint import Checkpoint
 
@@ -95,7 +93,6 @@ class Answerer:
         self._generator = Generator(self._checkpoint)
         self._decodings: dict[str, tuple[DecodeConfig, Automaton | None]] = {}
         self._warm = not request.decode.deadline_ms
-        self._codecs: dict[ImagePolicy, ChatCodec] = {request.images: self._checkpoint.chat}
 
     def answer(self, index: int, data: object) -> dict[str, Any]:
         """Row of the output for one sample; a fault of the sample is told in its `error`."""
@@ -113,7 +110,10 @@ class Answerer:
 
         beside = self._request.input_file.parent
         images = tuple(read_rgb(resolve_image(path, beside)) for path in sample.images)
-        codec, request = self._codec(sample), ChatRequest(sample.question, images, sample.system)
+        codec = self._checkpoint.chat.with_pixel_limits(
+            sample.min_pixels, sample.max_pixels, fixed=self._request.images_fixed
+        )
+        request = ChatRequest(sample.question, images, sample.system)
         decode, language = self._decoding(sample.question)
         decode = replace(decode, seed=decode.seed + index)
 
@@ -137,30 +137,6 @@ class Answerer:
                 task, self._checkpoint.chat, self._checkpoint.record, self._request.decode
             )
         return self._decodings[task]
-
-    def _codec(self, sample: Conversation) -> ChatCodec:
-        """Codec with the image limits that this sample asks for."""
-        from wamdiff2_core.images import make_image_processor
-
-        default = self._request.images
-        policy = replace(
-            default,
-            min_pixels=sample.min_pixels or default.min_pixels,
-            max_pixels=sample.max_pixels or default.max_pixels,
-        )
-        if self._request.images_fixed and policy != default:
-            raise ConversationError(
-                f"min_pixels, max_pixels: expected the checkpoint's ({default.min_pixels}, {default.max_pixels}), "
-                f"got ({policy.min_pixels}, {policy.max_pixels})"
-            )
-        if policy not in self._codecs:
-            codec = copy(self._checkpoint.chat)
-            codec.images = policy
-            codec.image_processor = make_image_processor(
-                policy, self._checkpoint.model.config.vision_config, self._checkpoint.folder
-            )
-            self._codecs[policy] = codec
-        return self._codecs[policy]
 
 
 def output_row(index: int, data: object) -> dict[str, Any]:
