@@ -34,7 +34,7 @@ SHAPE = {"text_width": 48, "text_layers": 2, "text_heads": 2, "text_mlp": 64, "h
          "vision_layers": 2, "vision_heads": 2, "vision_mlp": 48, "deepstack_layers": [0]}
 
 
-def tree(out: Path, data: Path, **changes: Any) -> dict[str, Any]:
+def tree(out: Path, data: Path, /, **changes: Any) -> dict[str, Any]:
     base: dict[str, Any] = {
         "stage": "block_adaptation",
         "out": str(out),
@@ -57,7 +57,7 @@ def trainer(config: StageConfig) -> Trainer:
     return Trainer(config, assemble(config, make_accelerator(config)))
 
 
-def stage(out: Path, data: Path, **changes: Any) -> StageConfig:
+def stage(out: Path, data: Path, /, **changes: Any) -> StageConfig:
     return parse(StageConfig, tree(out, data, **changes), "test")
 
 
