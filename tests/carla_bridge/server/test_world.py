@@ -347,6 +347,14 @@ def test_new_episode_clears_actors_but_keeps_spectator_frames_and_settings(make_
     assert (world.town.name, world.settings.synchronous) == ("Elsewhere", False)
 
 
+def test_new_episode_begins_in_the_weather_of_the_first(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    first = list(world.weather)
+    world.weather = [90.0] * len(first)
+    world.start_episode(world.stage, reset_settings=False)
+    assert world.weather == first
+
+
 def test_new_episode_has_a_state_stream_of_its_own_and_the_old_one_goes_on(make_world: Callable[..., World]) -> None:
     world = make_world()
     old = world.state_stream
