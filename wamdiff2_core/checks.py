@@ -19,7 +19,8 @@ class PlanLimits(Strict):
 
     Attributes:
         max_speed_mps: between two waypoints.
-        max_accel_mps2, max_decel_mps2: change of speed over time, from the ego's own speed on.
+        max_accel_mps2, max_decel_mps2: change of speed over time. The first, from the ego's own speed to the mean of
+            the first step, may be three times as large.
         max_yaw_rate_radps: change of direction over time, from straight ahead on.
         min_step_m: steps shorter than this have no direction that rounding leaves intact.
     """
@@ -32,6 +33,10 @@ class PlanLimits(Strict):
 
 
 DEFAULT_LIMITS = PlanLimits()
+# From t0 to the middle of the first step is half an interval, so a constant acceleration a changes the speed by
+# a * dt / 2 there, which over a whole dt is a / 2, and with this factor a / 3: the limit is three times as wide. It is
+# the one change that holds the error of the measured speed.
+FIRST_CHANGE = 2 / 3
 
 
 def check_waypoints(
@@ -57,7 +62,7 @@ def check_waypoints(
     lengths = np.hypot(steps[:, 0], steps[:, 1])
     speeds = lengths / waypoints.dt_s
     changes = np.diff(speeds, prepend=abs(speed_mps)) / waypoints.dt_s
-    changes[0] *= 2 / 3  # the first mean speed holds half an interval after t0: allow for what happens within it
+    changes[0] *= FIRST_CHANGE
     for name, values, limit, unit in (
         ("speed", speeds, limits.max_speed_mps, "m/s"),
         ("acceleration", changes, limits.max_accel_mps2, "m/s^2"),

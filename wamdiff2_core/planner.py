@@ -244,15 +244,19 @@ class RandomPlanner:
         return self._count
 
 
-def make_planner(spec: str | Path, *, device: str = "cpu", seed: int = 0, **options: Any) -> Planner:
+def make_planner(
+    spec: str | Path, *, device: str = "cpu", seed: int | None = None, **options: Any
+) -> Planner:
     """The planner that `spec` names: `random`, or the folder of a checkpoint.
 
     Args:
         spec: see above.
         device: for a checkpoint.
-        seed: of the random planner, or of sampling.
+        seed: of the random planner (0), or of sampling (the record's).
         **options: of `CheckpointPlanner.load`.
     """
     if str(spec) == RANDOM:
-        return RandomPlanner(seed)
-    return CheckpointPlanner.load(spec, device=device, seed=seed, **options)
+        return RandomPlanner(seed or 0)
+    if seed is not None:
+        options["seed"] = seed
+    return CheckpointPlanner.load(spec, device=device, **options)

@@ -25,7 +25,7 @@ class NavCommand(Enum):
 
 
 def _array(name: str, value: object, shape: tuple[int | None, ...]) -> np.ndarray:
-    array = np.asarray(value, dtype=np.float64)
+    array = np.array(value, dtype=np.float64)  # a copy: the caller's own array stays writable
     if array.ndim != len(shape) or any(want not in (None, have) for want, have in zip(shape, array.shape, strict=True)):
         raise ValueError(f"{name}: expected shape {shape}, got {array.shape}")
     place = not_finite_at(array)

@@ -1,4 +1,7 @@
-"""ROS messages from and to the core types, both ways, without loss.
+"""ROS messages from and to the core types.
+
+Every number crosses as it is; only acceleration has no place in Odometry, and a command that is not known none in
+Navigation.
 
 Pixels cross as NumPy views, so neither cv_bridge nor OpenCV's bindings to ROS are needed. A message that cannot be
 understood raises `ConversionError`, which names the field: a node logs it, and goes on with the next message.
@@ -169,14 +172,19 @@ def quaternion_from_yaw(yaw_rad: float) -> Quaternion:
     return Quaternion(x=0.0, y=0.0, z=math.sin(yaw_rad / 2), w=math.cos(yaw_rad / 2))
 
 
-def ego_from_msg(message: Odometry) -> EgoState:
+def ego_from_msg(message: Odometry, base_frame: str = BASE_FRAME) -> EgoState:
     """Ego state of an Odometry; its twist is in the child frame (base_link), as REP-147 and nav_msgs say.
 
     Odometry holds no acceleration, so that is zero.
 
+    Args:
+        message: with the twist in its child frame.
+        base_frame: what its child frame must be called, where it is named.
+
     Raises:
-        ConversionError: a value that is not finite, or an orientation that is no rotation.
+        ConversionError: another child frame, a value that is not finite, or an orientation that is no rotation.
     """
+    _check_frame("odometry.child_frame_id", message.child_frame_id, base_frame)
     position, twist = message.pose.pose.position, message.twist.twist
     values = {
         "pose.pose.position.x": position.x, "pose.pose.position.y": position.y,
@@ -205,12 +213,17 @@ def ego_to_msg(ego: EgoState, map_frame: str = MAP_FRAME, base_frame: str = BASE
     return message
 
 
-def navigation_from_msg(message: NavigationMsg) -> Navigation:
+def navigation_from_msg(message: NavigationMsg, base_frame: str = BASE_FRAME) -> Navigation:
     """Targets and command.
 
+    Args:
+        message: as `msg/Navigation.msg` describes it.
+        base_frame: what the frame of the targets must be called, where it is named.
+
     Raises:
-        ConversionError: unknown command number, or a target that is not finite.
+        ConversionError: another frame, an unknown command number, or a target that is not finite.
     """
+    _check_frame("navigation.header.frame_id", message.header.frame_id, base_frame)
     if message.command not in _COMMANDS:
         raise ConversionError(f"navigation.command: expected one of {sorted(_COMMANDS)}, got {message.command}")
     try:
@@ -220,7 +233,13 @@ def navigation_from_msg(message: NavigationMsg) -> Navigation:
 
 
 def navigation_to_msg(navigation: Navigation, stamp_ns: int, frame_id: str = BASE_FRAME) -> NavigationMsg:
-    """Navigation message for targets in base_link at `stamp_ns`."""
+    """Navigation message for targets in base_link at `stamp_ns`.
+
+    Raises:
+        ConversionError: the command is None, for which there is no number.
+    """
+    if navigation.command is None:
+        raise ConversionError("navigation.command: expected a command, got none")
     return NavigationMsg(
         header=header(stamp_ns, frame_id),
         targets=_waypoints(navigation.targets_m),
@@ -300,6 +319,11 @@ def plan_path_to_msg(plan: Plan, frame_id: str = BASE_FRAME) -> Path:
     if plan.waypoints is None or not plan.check.ok:
         return Path(header=header(plan.stamp_ns, frame_id))
     return path_to_msg(plan.waypoints.xy_m, plan.stamp_ns, frame_id, step_ns=round(plan.waypoints.dt_s * 1e9))
+
+
+def _check_frame(field: str, frame: str, base_frame: str) -> None:
+    if frame and frame != base_frame:
+        raise ConversionError(f"{field}: expected {base_frame}, or none, got {frame}")
 
 
 def _xy(points: list[Waypoint]) -> np.ndarray:

@@ -35,8 +35,9 @@ class PlannerParameters:
     torch_threads: int = _param(0, "CPU threads of torch; 0 leaves torch's own choice", 0, 256)
     seed: int = _param(0, "seed of the 'random' planner", 0, 2**31 - 1)
     deadline_ms: float = _param(
-        0.0, "wall-clock milliseconds for a plan, from its image to its answer's last token: when they run short, the "
-        "model fixes more tokens a step; 0 leaves what the checkpoint's record says, usually none", 0.0, 60_000.0
+        0.0, "wall-clock milliseconds for a plan, from the beginning of planning, picture preparation included, to its "
+        "answer's last token: when they run short, the model fixes more tokens a step; 0 leaves what the checkpoint's "
+        "record says, usually none", 0.0, 60_000.0
     )
     grammar: str = _param(
         "record", "'task' lets only answers through that can be read, 'off' any, 'record' as the checkpoint's record "
@@ -50,7 +51,10 @@ class PlannerParameters:
         0.05, "largest difference in stamp between an image and the odometry and navigation used with it, seconds; "
         "0 takes equal stamps only", 0.0, 1.0
     )
-    base_frame: str = _param("base_link", "frame_id of plans: the vehicle's centre on the ground, x forward, y left")
+    base_frame: str = _param(
+        "base_link", "frame of plans, navigation targets and odometry's twist: the vehicle's centre on the ground, x "
+        "forward, y left; an input that names another is refused"
+    )
     input_timeout_s: float = _param(
         1.0, "diagnostics warn when no usable image came for this long, seconds of wall clock", 0.05, 60.0
     )

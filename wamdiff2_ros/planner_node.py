@@ -20,6 +20,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +81,7 @@ class PlannerNode(Node):
         self._counts: Counter[str] = Counter()
         self._problem = ""  # why the newest input or plan was not usable; empty when it was
         self._camera = Check()
-        self._last_plan: Plan | None = None
+        self._last: tuple[Plan, float] | None = None  # and its milliseconds: one value, as two threads look at it
         self._last_usable_s: float | None = None
         self._sync = Synchronizer(("odometry", "navigation"), round(self.settings.sync_tolerance_s * 1e9))
         self._worker = Worker(self._prepare, self._plan, self._deliver, self._fail)
@@ -118,10 +119,8 @@ class PlannerNode(Node):
     def _prepare(self) -> None:
         started_s = time.monotonic()
         planner = self._make(self.settings)
+        refuse_unserved(planner)
         planner.warm_up()
-        if len(planner.rig) > 1:
-            names = ", ".join(camera.name for camera in planner.rig)
-            raise UserError("parameter planner", "a checkpoint with one camera", f"one with {names}")
         self._planner = planner
         self.get_logger().info(f"ready: {self.settings.planner}, loaded in {time.monotonic() - started_s:.1f} s")
         self._ready_out.publish(Bool(data=True))
@@ -146,7 +145,7 @@ class PlannerNode(Node):
         plan, took_ms = result
         self._counts["plans" if plan.check.ok else "rejected"] += 1
         self._problem = "" if plan.check.ok else f"plan rejected: {plan.check.message}"
-        self._last_plan, self._last_took_ms = plan, took_ms
+        self._last = result
         self.get_logger().debug(f"t0 {plan.stamp_ns / 1e9:.3f} s: {took_ms:.0f} ms, {plan.check.message or 'ok'}")
         self._path_out.publish(conversions.plan_path_to_msg(plan, self.settings.base_frame))
         self._plan_out.publish(conversions.plan_to_msg(plan, self.settings.base_frame))
@@ -182,10 +181,12 @@ class PlannerNode(Node):
             self._camera = conversions.check_camera_info(message, self._planner.rig[0])
 
     def _on_odometry(self, message: Odometry) -> None:
-        self._take_partner("odometry", conversions.ego_from_msg, message)
+        convert = partial(conversions.ego_from_msg, base_frame=self.settings.base_frame)
+        self._take_partner("odometry", convert, message)
 
     def _on_navigation(self, message: NavigationMsg) -> None:
-        self._take_partner("navigation", conversions.navigation_from_msg, message)
+        convert = partial(conversions.navigation_from_msg, base_frame=self.settings.base_frame)
+        self._take_partner("navigation", convert, message)
 
     def _take_partner(self, name: str, convert: Callable[[Any], EgoState | Navigation], message: Any) -> None:
         try:
@@ -214,10 +215,12 @@ class PlannerNode(Node):
         level, message = self._health()
         counts = ("images", "plans", "rejected", "refused", "dropped_busy", "dropped_loading")
         values = {name: str(self._counts[name]) for name in counts} | {"unpaired": str(self._sync.unpaired)}
-        if self._last_plan is not None:
-            stats = self._last_plan.stats
+        last = self._last
+        if last is not None:
+            plan, took_ms = last
+            stats = plan.stats
             values |= {
-                "plan_ms": f"{self._last_took_ms:.1f}",
+                "plan_ms": f"{took_ms:.1f}",
                 "prefill_ms": f"{stats.prefill_ms:.1f}",
                 "decode_ms": f"{stats.decode_ms:.1f}",
                 "forwards": str(stats.forwards),
@@ -229,7 +232,7 @@ class PlannerNode(Node):
             level=level,
             name=f"{self.get_name()}: inference",
             message=message,
-            hardware_id=self._last_plan.source if self._last_plan is not None else "",
+            hardware_id=last[0].source if last is not None else "",
             values=[KeyValue(key=key, value=value) for key, value in values.items()],
         )
         array = DiagnosticArray(status=[status])
@@ -253,6 +256,21 @@ class PlannerNode(Node):
         return DiagnosticStatus.OK, "planning"
 
 
+def refuse_unserved(planner: Planner) -> None:
+    """Raise `UserError` for a planner that the node's topics do not feed.
+
+    That is one with several cameras, and one with a NAVSIM prompt: Odometry has no acceleration, which those prompts
+    tell, and their waypoints are of the rear axle, not of the vehicle's centre.
+    """
+    if len(planner.rig) > 1:
+        names = ", ".join(camera.name for camera in planner.rig)
+        raise UserError("parameter planner", "a checkpoint with one camera", f"one with {names}")
+    task = planner.record.planning if planner.record is not None else None
+    if task is not None and task.prompt != "bench2drive":
+        raise UserError("parameter planner", "a checkpoint with the bench2drive prompt", f"one with {task.prompt}",
+                        "that prompt tells an acceleration, which odometry does not have")
+
+
 def planner_from(settings: params.PlannerParameters) -> Planner:
     """The planner that the parameters name.
 
@@ -268,11 +286,13 @@ def planner_from(settings: params.PlannerParameters) -> Planner:
 
         torch.set_num_threads(settings.torch_threads)
     options: dict[str, Any] = {"backend": settings.backend}
+    if settings.planner == RANDOM:  # a checkpoint's record has its own seed of sampling
+        options["seed"] = settings.seed
     if settings.deadline_ms:
         options["deadline_ms"] = settings.deadline_ms
     if settings.grammar != "record":
         options["grammar"] = settings.grammar
-    return make_planner(settings.planner, device=settings.device, seed=settings.seed, **options)
+    return make_planner(settings.planner, device=settings.device, **options)
 
 
 def run(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -183,6 +184,13 @@ def test_a_checkpoint_that_does_not_plan_is_refused(folder, tmp_path):
         make_planner(tmp_path)
     with pytest.raises(UserError, match="model_id"):
         make_planner(tmp_path / "nowhere")
+
+
+def test_make_planner_keeps_the_records_seed_unless_one_is_given(tmp_path):
+    record = replace(RECORD, decode=replace(RECORD.decode, seed=5))
+    save_checkpoint(tiny_model(1), byte_tokenizer(), record, tmp_path)
+    assert make_planner(tmp_path).decode.seed == 5
+    assert make_planner(tmp_path, seed=0).decode.seed == 0
 
 
 def test_make_planner_knows_folders_and_random(folder):

@@ -69,3 +69,13 @@ def test_command_words_are_those_of_the_training_data():
         "do a lane change to the left",
         "do a lane change to the right",
     ]
+
+
+def test_a_value_takes_a_copy_and_leaves_the_callers_array_writable():
+    velocity, targets = np.array([3.0, 0.0]), np.array([[10.0, 0.0], [20.0, 1.0]])
+    ego, navigation = EgoState(velocity_mps=velocity), Navigation(targets)
+    velocity[0], targets[1, 1] = 9.0, 9.0
+    assert ego.speed_mps == 3.0
+    assert navigation.targets_m[1, 1] == 1.0
+    with pytest.raises(ValueError, match="read-only"):
+        ego.velocity_mps[0] = 1.0

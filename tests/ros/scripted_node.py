@@ -2,6 +2,7 @@
 
 SCRIPT_LOADED: file whose appearance ends loading; empty for at once. SCRIPT_PLAN_S: seconds a plan takes.
 SCRIPT_ANSWER: `straight`, `unreadable`, `raise` or `missing`. SCRIPT_RIG: `256x128`, or empty for none.
+SCRIPT_PROMPT: prompt of the planning task in its record, or empty for no record.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import time
 
 import numpy as np
 
-from wamdiff2_core.config import CameraSpec
+from wamdiff2_core.config import CameraSpec, PlanningTask
 from wamdiff2_core.errors import UserError
+from wamdiff2_core.serving_record import ServingRecord
 from wamdiff2_core.types import Check, DecodeStats, Observation, Plan, Waypoints
 from wamdiff2_ros.planner_node import run
 
@@ -29,6 +31,10 @@ class ScriptedPlanner:
             raise UserError("parameter planner", "a checkpoint folder", "scripted")
         size = os.environ.get("SCRIPT_RIG", "")
         self.rig = (CameraSpec(width_px=int(size.split("x")[0]), height_px=int(size.split("x")[1])),) if size else ()
+        task = {
+            "": None, "bench2drive": PlanningTask(), "navsim_paper": PlanningTask("navsim_paper", 8),
+        }[os.environ.get("SCRIPT_PROMPT", "")]
+        self.record = ServingRecord(planning=task) if task is not None else None
 
     def warm_up(self) -> None:
         """Nothing to warm."""

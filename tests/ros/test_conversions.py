@@ -172,6 +172,28 @@ def test_navigation_with_infinite_target_is_refused():
         conversions.navigation_from_msg(message)
 
 
+@pytest.mark.parametrize("frame_id", ["base_link", ""])
+def test_inputs_in_the_base_frame_or_without_a_name_are_taken(frame_id):
+    odometry = conversions.ego_to_msg(EgoState(velocity_mps=[2.0, 0.0]), base_frame=frame_id)
+    assert conversions.ego_from_msg(odometry).speed_mps == 2.0
+    navigation = conversions.navigation_to_msg(Navigation(np.ones((2, 2))), 0, frame_id)
+    assert (conversions.navigation_from_msg(navigation).targets_m == 1).all()
+
+
+def test_inputs_in_another_frame_are_refused():
+    odometry = conversions.ego_to_msg(EgoState())
+    navigation = conversions.navigation_to_msg(Navigation(np.ones((2, 2))), 0)
+    with pytest.raises(ConversionError, match=r"odometry\.child_frame_id: expected hull, or none, got base_link"):
+        conversions.ego_from_msg(odometry, "hull")
+    with pytest.raises(ConversionError, match=r"navigation\.header\.frame_id: expected hull, or none, got base_link"):
+        conversions.navigation_from_msg(navigation, "hull")
+
+
+def test_navigation_without_a_command_has_no_message():
+    with pytest.raises(ConversionError, match=r"navigation\.command: expected a command, got none"):
+        conversions.navigation_to_msg(Navigation(np.zeros((2, 2)), None), 0)
+
+
 WAYPOINTS = st.builds(
     lambda rows, dt_s: Waypoints(np.array(rows), dt_s),
     st.lists(st.tuples(METRES, METRES), min_size=1, max_size=12),

@@ -139,6 +139,16 @@ def test_deadline_grammar_and_backend_of_the_parameters_reach_the_checkpoint(nan
     assert planner_from(PlannerParameters(str(nano_folder), backend="eager"))._checkpoint.backend == "eager"
 
 
+def test_seed_of_the_parameters_is_the_random_planners_only(nano_folder):
+    from wamdiff2_core.serving_record import ServingRecord
+    from wamdiff2_ros.params import PlannerParameters
+    from wamdiff2_ros.planner_node import planner_from
+
+    assert planner_from(PlannerParameters("random", seed=7))._seed == 7
+    seed = ServingRecord.load(nano_folder).decode.seed
+    assert planner_from(PlannerParameters(str(nano_folder), seed=seed + 7)).decode.seed == seed
+
+
 def test_diagnostics_tell_of_hurry_and_lateness(start_scripted, peer):
     start_scripted("--ros-args", "-p", "planner:=scripted", "-p", "diagnostics_period_s:=0.1")
     peer.wait_ready()
@@ -238,6 +248,35 @@ def test_failure_to_load_the_planner_ends_the_node_with_its_error(start_scripted
     node = start_scripted(SCRIPT_ANSWER="missing")
     assert node.wait() != 0
     assert "parameter planner: expected a checkpoint folder" in node.output
+
+
+def test_checkpoint_with_a_prompt_that_tells_an_acceleration_is_refused(start_scripted):
+    node = start_scripted(SCRIPT_PROMPT="navsim_paper")
+    assert node.wait() == 2
+    assert "expected a checkpoint with the bench2drive prompt, got one with navsim_paper" in node.output
+    assert "Traceback" not in node.output
+
+
+def test_inputs_in_another_frame_are_refused_with_a_diagnostic(start_scripted, peer):
+    start_scripted("--ros-args", "-p", "planner:=scripted", "-p", "base_frame:=hull", "-p", "diagnostics_period_s:=0.1")
+    peer.wait_ready()
+    peer.send_partners(T0_NS)
+    peer.send_image(T0_NS)
+    assert peer.spin_until(lambda: any("expected hull, or none, got base_link" in s.message for s in statuses(peer)))
+    assert values(statuses(peer)[-1])["refused"] == "2"
+    assert not peer.plans
+
+
+def test_diagnostics_before_the_first_plan_have_none_of_its_figures(start_scripted, peer):
+    start_scripted("--ros-args", "-p", "planner:=scripted", "-p", "diagnostics_period_s:=0.1",
+                   SCRIPT_PROMPT="bench2drive")
+    peer.wait_ready()
+    assert peer.spin_until(lambda: statuses(peer))
+    assert "plan_ms" not in values(statuses(peer)[-1])
+    peer.send_partners(T0_NS)
+    peer.send_image(T0_NS)
+    assert peer.spin_until(lambda: "plan_ms" in values(statuses(peer)[-1]))
+    assert statuses(peer)[-1].hardware_id == "scripted"
 
 
 def test_misspelt_parameter_is_pointed_out(start_scripted, peer):
