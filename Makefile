@@ -38,7 +38,7 @@ lint: setup
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/mypy
 
-# Where a CPU build of torch for 3.12 is not to be had, the tests that need it are skipped there, and say so.
+# Without torch: the tests that need it are skipped there, and say so.
 core312:
 	@tools/setup.sh core312
 	@if [ -x .venv312/bin/pytest ]; then $(ONE_THREAD) .venv312/bin/pytest tests/core -q -n 2 --dist loadfile -rN; fi

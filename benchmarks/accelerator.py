@@ -297,7 +297,7 @@ def speed(setting: Setting, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
 def plan(setting: Setting) -> dict[str, Any]:
     """Report of `bench plan`, with the backend that `auto` chooses; in a dry run it is the CPU's."""
     say("speed: plan")
-    rows = measure_plan(setting.checkpoint, setting.rounds, str(setting.device), None)
+    rows, _ = measure_plan(setting.checkpoint, setting.rounds, str(setting.device), None)
     return report(
         str(setting.checkpoint.name), rows, Machine.of(setting.device), {}, rounds=setting.rounds,
         peak_memory_gib=peak_memory_gib(setting.device),

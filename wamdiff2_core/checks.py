@@ -5,11 +5,12 @@ Limits leave room for the text's rounding: one decimal of a metre is 0.2 m/s of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from wamdiff2_core.config import Strict
+from wamdiff2_core.errors import require
 from wamdiff2_core.types import Check, Waypoints
 
 
@@ -30,6 +31,10 @@ class PlanLimits(Strict):
     max_decel_mps2: float = 14.0
     max_yaw_rate_radps: float = 1.5
     min_step_m: float = 0.75
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            require(getattr(self, field.name) > 0, field.name, "> 0", getattr(self, field.name))
 
 
 DEFAULT_LIMITS = PlanLimits()

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, TypeVar, get_args, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from wamdiff2_core.errors import UserError, did_you_mean, unknown_name
+from wamdiff2_core.errors import UserError, did_you_mean, require, unknown_name
 
 T = TypeVar("T")
 
@@ -20,17 +20,12 @@ LabelAlignment = Literal["shifted", "aligned"]
 MaskKind = Literal["strict", "upstream"]
 RemaskingStrategy = Literal["sequential", "low_confidence_static", "low_confidence_dynamic", "autoregressive"]
 TaskName = Literal["planning", "lingoqa", "drivebench", "grounding"]
-TASK_NAMES: tuple[TaskName, ...] = ("planning", "lingoqa", "drivebench", "grounding")
+TASK_NAMES: tuple[TaskName, ...] = get_args(TaskName)
 GrammarMode = Literal["off", "task"]
-GRAMMAR_MODES = ("off", "task")
+GRAMMAR_MODES: tuple[str, ...] = get_args(GrammarMode)
 WarmStart = Literal["off", "previous"]
-WARM_STARTS = ("off", "previous")
-REMASKING_STRATEGIES = ("sequential", "low_confidence_static", "low_confidence_dynamic", "autoregressive")
-
-
-def _require(ok: bool, field: str, expected: str, got: object, fix: str = "") -> None:
-    if not ok:
-        raise UserError(field, expected, got, fix)
+WARM_STARTS: tuple[str, ...] = get_args(WarmStart)
+REMASKING_STRATEGIES: tuple[str, ...] = get_args(RemaskingStrategy)
 
 
 class Strict:
@@ -77,26 +72,26 @@ class DecodeConfig(Strict):
 
     def __post_init__(self) -> None:
         sizes = "published sizes: 4, 8, 16, 32"
-        _require(self.block_size >= 1, "block_size", "an integer >= 1", self.block_size, sizes)
-        _require(self.denoising_steps >= 1, "denoising_steps", "an integer >= 1", self.denoising_steps)
+        require(self.block_size >= 1, "block_size", "an integer >= 1", self.block_size, sizes)
+        require(self.denoising_steps >= 1, "denoising_steps", "an integer >= 1", self.denoising_steps)
         if self.strategy not in REMASKING_STRATEGIES:
-            raise unknown_name("remasking_strategy", self.strategy, REMASKING_STRATEGIES)
-        _require(0 <= self.confidence_threshold <= 1, "confidence_threshold", "0..1", self.confidence_threshold)
-        _require(self.temperature >= 0, "temperature", ">= 0", self.temperature)
-        _require(self.top_k >= 0, "top_k", "an integer >= 0 (0 = all)", self.top_k)
-        _require(0 < self.top_p <= 1, "top_p", "in (0, 1]", self.top_p)
-        _require(self.max_new_tokens >= 1, "max_new_tokens", "an integer >= 1", self.max_new_tokens)
+            raise unknown_name("strategy", self.strategy, REMASKING_STRATEGIES)
+        require(0 <= self.confidence_threshold <= 1, "confidence_threshold", "0..1", self.confidence_threshold)
+        require(self.temperature >= 0, "temperature", ">= 0", self.temperature)
+        require(self.top_k >= 0, "top_k", "an integer >= 0 (0 = all)", self.top_k)
+        require(0 < self.top_p <= 1, "top_p", "in (0, 1]", self.top_p)
+        require(self.max_new_tokens >= 1, "max_new_tokens", "an integer >= 1", self.max_new_tokens)
         if self.grammar not in GRAMMAR_MODES:
             raise unknown_name("grammar", self.grammar, GRAMMAR_MODES)
-        _require(self.grammar == "off" or self.temperature == 0, "temperature", "0 with grammar task",
-                 self.temperature, "the most probable valid block is searched, not drawn; or set grammar off")
-        _require(0 <= self.deadline_ms < math.inf, "deadline_ms", "milliseconds >= 0 (0 = none)", self.deadline_ms)
-        _require(self.deadline_ms == 0 or self.strategy != "autoregressive", "deadline_ms", "0 with autoregressive",
-                 self.deadline_ms, "one token a forward cannot be hurried")
+        require(self.grammar == "off" or self.temperature == 0, "temperature", "0 with grammar task",
+                self.temperature, "the most probable valid block is searched, not drawn; or set grammar off")
+        require(0 <= self.deadline_ms < math.inf, "deadline_ms", "milliseconds >= 0 (0 = none)", self.deadline_ms)
+        require(self.deadline_ms == 0 or self.strategy != "autoregressive", "deadline_ms", "0 with autoregressive",
+                self.deadline_ms, "one token a forward cannot be hurried")
         if self.warm_start not in WARM_STARTS:
             raise unknown_name("warm_start", self.warm_start, WARM_STARTS)
-        _require(self.warm_start == "off" or self.strategy == "low_confidence_dynamic", "warm_start",
-                 f"off with {self.strategy}", self.warm_start, "only low_confidence_dynamic may fix more tokens a step")
+        require(self.warm_start == "off" or self.strategy == "low_confidence_dynamic", "warm_start",
+                f"off with {self.strategy}", self.warm_start, "only low_confidence_dynamic may fix more tokens a step")
 
 
 @dataclass(frozen=True)
@@ -123,8 +118,8 @@ class CameraSpec(Strict):
     hfov_deg: float = 90.0
 
     def __post_init__(self) -> None:
-        _require(self.width_px > 0 and self.height_px > 0, "camera size", "> 0", (self.width_px, self.height_px))
-        _require(0 < self.hfov_deg < 180, "hfov_deg", "in (0, 180)", self.hfov_deg)
+        require(self.width_px > 0 and self.height_px > 0, "camera size", "> 0", (self.width_px, self.height_px))
+        require(0 < self.hfov_deg < 180, "hfov_deg", "in (0, 180)", self.hfov_deg)
 
     @property
     def focal_px(self) -> float:
@@ -147,8 +142,8 @@ class ImagePolicy(Strict):
     max_pixels: int = 2073600
 
     def __post_init__(self) -> None:
-        _require(0 < self.min_pixels <= self.max_pixels, "min_pixels", "0 < min_pixels <= max_pixels",
-                 (self.min_pixels, self.max_pixels))
+        require(0 < self.min_pixels <= self.max_pixels, "min_pixels", "0 < min_pixels <= max_pixels",
+                (self.min_pixels, self.max_pixels))
 
 
 @dataclass(frozen=True)
@@ -190,9 +185,10 @@ class PlanningTask(Strict):
     commands: Literal["simlingo"] = "simlingo"
 
     def __post_init__(self) -> None:
-        _require(self.waypoints >= 1, "waypoints", ">= 1", self.waypoints)
-        _require(self.dt_s > 0, "dt_s", "> 0 seconds", self.dt_s)
-        _require(0 <= self.decimals <= 3, "decimals", "0..3", self.decimals)
+        require(self.waypoints >= 1, "waypoints", ">= 1", self.waypoints)
+        require(self.dt_s > 0, "dt_s", "> 0 seconds", self.dt_s)
+        for name in ("decimals", "input_decimals"):
+            require(0 <= getattr(self, name) <= 3, name, "0..3", getattr(self, name))
 
 
 @dataclass(frozen=True)

@@ -76,18 +76,6 @@ def read_dataset(file: Path | str) -> list[Sample]:
     return list(iter_dataset(file))
 
 
-def last_sample(file: Path | str) -> Sample | None:
-    """The last whole sample of a `.jsonl` file; None when there is no file or nothing in it."""
-    path = Path(file)
-    if not path.is_file():
-        return None
-    content = path.read_bytes()
-    whole = content[: content.rfind(b"\n") + 1].rstrip(b"\n")
-    if not whole:
-        return None
-    return sample_from_json(json.loads(whole[whole.rfind(b"\n") + 1 :]), path, whole.count(b"\n") + 1)
-
-
 def sample_from_json(item: object, path: Path, number: int) -> Sample:
     """The sample of one object of a conversation file.
 

@@ -43,6 +43,12 @@ class UserError(ValueError):
         return type(self), (self.field, self.expected, self.got, self.fix)
 
 
+def require(ok: bool, field: str, expected: str, got: object, fix: str = "") -> None:
+    """Raise the `UserError` of these parts unless `ok`."""
+    if not ok:
+        raise UserError(field, expected, got, fix)
+
+
 class InfrastructureError(RuntimeError):
     """A server, port, disk or process that a command depends on failed."""
 

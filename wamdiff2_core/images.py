@@ -6,7 +6,6 @@ limits and normalised by Qwen's own image processor.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ import numpy as np
 
 from wamdiff2_core.config import ImagePolicy
 from wamdiff2_core.errors import UserError
+from wamdiff2_core.json_file import read_json_object
 
 if TYPE_CHECKING:
     import torch
@@ -33,14 +33,19 @@ def make_image_processor(policy: ImagePolicy, vision_config: Any, folder: Path |
         vision_config: the model's own; its patch and merge sizes decide, whatever the folder's processor file says.
         folder: checkpoint folder whose `preprocessor_config.json` or `processor_config.json` may give mean and
             standard deviation; Qwen3-VL's (0.5) otherwise.
+
+    Raises:
+        UserError: that file is broken.
     """
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
     stored: dict[str, Any] = {}
     for name in ("preprocessor_config.json", "processor_config.json"):
         if folder is not None and not stored and (folder / name).exists():
-            data = json.loads((folder / name).read_text())
+            data = read_json_object(folder / name)
             stored = data.get("image_processor", data)
+            if not isinstance(stored, dict):
+                raise UserError(f"{folder / name}: image_processor", "a JSON object", type(stored).__name__)
     return Qwen2VLImageProcessorPil(
         size={"shortest_edge": policy.min_pixels, "longest_edge": policy.max_pixels},
         patch_size=vision_config.patch_size,

@@ -24,6 +24,8 @@ from wamdiff2_core.config import (
     parse,
 )
 from wamdiff2_core.errors import UserError
+from wamdiff2_core.json_file import read_json_object
+from wamdiff2_core.tasks.planning import check_template
 
 RECORD_NAME = "wamdiff2.json"
 QWEN_MASK_TOKEN_ID = 151671
@@ -72,6 +74,8 @@ class ServingRecord(Strict):
                 raise UserError("tasks", f"{name} among them, as its form is given", ", ".join(self.tasks))
         if "planning" in self.tasks and self.planning is None:
             raise UserError("planning", "the planning task, as tasks name it", "null")
+        if self.planning is not None:
+            check_template(self.planning, len(self.rig))
 
     @property
     def trained_tasks(self) -> tuple[TaskName, ...]:
@@ -89,7 +93,7 @@ class ServingRecord(Strict):
         autoregressive = decode.strategy == "autoregressive"
         if autoregressive != (self.label_alignment == "shifted"):
             raise UserError(
-                "remasking_strategy",
+                "strategy",
                 f"a strategy for {self.label_alignment} labels",
                 decode.strategy,
                 "these weights decode only by 'autoregressive'" if not autoregressive
@@ -110,10 +114,4 @@ class ServingRecord(Strict):
         path = folder / RECORD_NAME
         if not path.exists():
             return None
-        try:
-            data = json.loads(path.read_text())
-        except json.JSONDecodeError as error:
-            raise UserError(str(path), "valid JSON", f"{error.msg} at line {error.lineno}") from None
-        if not isinstance(data, dict):
-            raise UserError(str(path), "a JSON object", type(data).__name__)
-        return parse(cls, data, str(path))
+        return parse(cls, read_json_object(path), str(path))

@@ -186,7 +186,8 @@ class Feeder:
 
 
 def node_command(
-    planner: str, namespace: str, *, device: str = "cpu", threads: int | None = None, deadline_ms: float = 0.0
+    planner: str, namespace: str, *, device: str = "cpu", backend: str = "auto", threads: int | None = None,
+    deadline_ms: float = 0.0,
 ) -> list[str]:
     """Command line of the planner node under measurement: as the launch file starts it, with diagnostics of its own.
 
@@ -194,6 +195,7 @@ def node_command(
         planner: checkpoint folder, or `random`.
         namespace: of the node.
         device: torch device.
+        backend: what runs the model.
         threads: of torch; None leaves its own choice.
         deadline_ms: of a plan; 0 leaves the record's.
     """
@@ -202,6 +204,8 @@ def node_command(
     arguments = setup.ros_arguments(values)
     arguments += ["-r", f"/diagnostics:=/{namespace}/diagnostics"]
     arguments += ["-p", f"diagnostics_period_s:={DIAGNOSTICS_PERIOD_S}"]
+    if backend != "auto":
+        arguments += ["-p", f"backend:={backend}"]
     if threads is not None:
         arguments += ["-p", f"torch_threads:={threads}"]
     if deadline_ms:

@@ -36,7 +36,8 @@ def bench_node(
     image: Annotated[Path | None, typer.Option(help="Picture of the rig's size; without one it is made up.")] = None,
     deadline_ms: Annotated[float, typer.Option(min=0, help="Of a plan; 0: as the record says.")] = 0.0,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of torch in the node.")] = None,
-    device: Annotated[str, typer.Option(help="Torch device of the node.")] = "cpu",
+    device: Annotated[str, typer.Option(help="Torch device of the node, or auto.")] = "cpu",
+    backend: Annotated[str, typer.Option(help="What runs the model: auto (by device), or the name of one.")] = "auto",
     log: Annotated[Path, typer.Option(help="The node's output.")] = Path("runs/bench-node.log"),
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
 ) -> None:
@@ -49,6 +50,7 @@ def bench_node(
     from wamdiff2_core.bench.machine import Machine
     from wamdiff2_core.bench.report import deliver, report
     from wamdiff2_core.bench.subjects import observation
+    from wamdiff2_core.cli.predict import checked_device
     from wamdiff2_core.errors import UserError
     from wamdiff2_core.model.checkpoint import read_model_config
     from wamdiff2_core.outputs import writable_file
@@ -58,6 +60,7 @@ def bench_node(
 
     if not rate > 0:
         raise UserError("rate", "images a second > 0", rate)
+    device = checked_device(device, backend)
     planner = checkpoint or str(DEFAULT_CHECKPOINT)
     record = None
     if planner != RANDOM:
@@ -68,7 +71,7 @@ def bench_node(
         if file is not None:
             writable_file(file, name)
     namespace = f"wamdiff2_bench_{os.getpid()}"
-    command = node_command(planner, namespace, device=device, threads=threads, deadline_ms=deadline_ms)
+    command = node_command(planner, namespace, device=device, backend=backend, threads=threads, deadline_ms=deadline_ms)
     columns = TextColumn("bench node"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("bench node", total=frames)

@@ -422,7 +422,8 @@ def test_plan_rows_take_turns_on_other_pictures_each_in_its_own_decoding(nano_fo
 
     monkeypatch.setattr(CheckpointPlanner, "plan", plan)
     told = []
-    parts.measure_plan(nano_folder, 2, show=told.append, temperature=0.5)
+    _, dtype = parts.measure_plan(nano_folder, 2, show=told.append, temperature=0.5)
+    assert dtype == torch.float32
     kinds = [("off", 0.0), ("task", 0.0), ("off", 0.5)]
     measured = seen[-6:]
     assert [kind[:2] for kind in measured] == [*kinds, *kinds[1:], kinds[0]]
@@ -484,9 +485,9 @@ WRONG = {
     "image of a shape": (["prefill", "--shape", "2b", "--image", "x.png"], "image: expected nothing beside --shape"),
     "untrained size": (["decode", "DIR", "--block-sizes", "8,32"], "block_sizes: expected among [32] (trained), got 8"),
     "size in words": (["decode", "DIR", "--block-sizes", "four"], "block_sizes: expected integers"),
-    "no such folder": (["decode", "none"], "model_id: expected a checkpoint folder, got none"),
-    "no such folder to plan": (["plan", "none"], "model_id: expected a checkpoint folder, got none"),
-    "no such parent": (["decode", "DIR", "--parent", "none"], "model_id: expected a checkpoint folder, got none"),
+    "no such folder": (["decode", "none"], "checkpoint: expected a checkpoint folder, got none"),
+    "no such folder to plan": (["plan", "none"], "checkpoint: expected a checkpoint folder, got none"),
+    "no such parent": (["decode", "DIR", "--parent", "none"], "parent: expected a checkpoint folder, got none"),
     "parent of blocks": (["decode", "DIR", "--parent", "DIR"], "parent: expected autoregressive weights"),
     "unknown row": (["decode", "DIR", "--rows", "hf_ra"], "rows: expected one of hf_ar, own_ar"),
     "no rounds": (["decode", "DIR", "--rounds", "0"], "rounds: expected an integer >= 1, got 0"),

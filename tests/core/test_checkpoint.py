@@ -128,7 +128,7 @@ def no_network(monkeypatch):
 
 @pytest.mark.parametrize("name", ["Qwen/Qwen3-VL-2B-Instruct", "/nowhere"])
 def test_a_missing_folder_is_the_users_error_and_nothing_is_downloaded(no_network, name):
-    with pytest.raises(UserError, match="model_id"):
+    with pytest.raises(UserError, match="checkpoint: expected a checkpoint folder"):
         load_checkpoint(name)
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from wamdiff2_core.checks import PlanLimits, check_waypoints
+from wamdiff2_core.errors import UserError
 from wamdiff2_core.types import Waypoints
 
 
@@ -62,6 +63,25 @@ def test_what_no_car_can_do_is_named(points, speed, word):
     check = check_waypoints(Waypoints(points, 0.5), speed, 6)
     assert not check.ok
     assert word in check.message
+
+
+@pytest.mark.parametrize("name", ["max_speed_mps", "max_decel_mps2", "min_step_m"])
+def test_limits_that_are_none_are_refused(name):
+    for value in (0.0, -1.0, float("nan")):
+        with pytest.raises(UserError, match=f"{name}: expected > 0"):
+            PlanLimits(**{name: value})
+
+
+def test_the_first_change_of_speed_may_be_three_times_as_large():
+    limits = PlanLimits(max_accel_mps2=2.0, max_speed_mps=100.0)
+
+    def straight(first_accel_mps2):
+        """Constant acceleration up to the middle of the first step, then that speed: the rest has no change."""
+        speed = 5.0 + first_accel_mps2 * 0.25
+        return Waypoints(np.stack([speed * 0.5 * np.arange(1, 7), np.zeros(6)], 1), 0.5)
+
+    assert check_waypoints(straight(5.99), 5.0, limits=limits).ok
+    assert "acceleration" in check_waypoints(straight(6.01), 5.0, limits=limits).message
 
 
 def test_limits_are_the_callers():

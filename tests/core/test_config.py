@@ -41,7 +41,7 @@ def test_published_decode_defaults():
     [
         ("block_size", 0, "block_size"),
         ("denoising_steps", 0, "denoising_steps"),
-        ("strategy", "low_confidence", "remasking_strategy"),
+        ("strategy", "low_confidence", "strategy"),
         ("confidence_threshold", 1.5, "confidence_threshold"),
         ("confidence_threshold", -0.1, "confidence_threshold"),
         ("confidence_threshold", math.nan, "confidence_threshold"),

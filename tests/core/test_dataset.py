@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from wamdiff2_core.conversations import read_rgb
-from wamdiff2_core.dataset import DatasetWriter, last_sample, read_dataset, read_images
+from wamdiff2_core.dataset import DatasetWriter, read_dataset, read_images
 from wamdiff2_core.errors import UserError
 
 PICTURE = np.broadcast_to(np.linspace(0, 255, 64, dtype=np.uint8)[None, :, None], (32, 64, 3))
@@ -66,19 +66,10 @@ def test_a_torn_last_line_is_cut_off_and_writing_goes_on(tmp_path: Path) -> None
         writer.add("b", "q", "2")
     torn = writer.file.read_bytes()[:-5]
     writer.file.write_bytes(torn)
-    last = last_sample(writer.file)
-    assert last is not None
-    assert last.conversation.id == "a"
     with DatasetWriter(tmp_path) as writer:
         assert writer.count == 1
         writer.add("c", "q", "3")
     assert [sample.conversation.id for sample in read_dataset(writer.file)] == ["a", "c"]
-
-
-def test_an_absent_or_empty_file_has_no_last_sample(tmp_path: Path) -> None:
-    assert last_sample(tmp_path / "samples.jsonl") is None
-    (tmp_path / "samples.jsonl").write_text("{torn")
-    assert last_sample(tmp_path / "samples.jsonl") is None
 
 
 def test_marks_must_match_the_images(tmp_path: Path) -> None:

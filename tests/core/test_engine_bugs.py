@@ -277,6 +277,6 @@ def test_bug_15_decoding_that_the_record_does_not_allow_is_refused(engine):
     decoder = generator(engine, 0, EOS, record)
     with pytest.raises(UserError, match="block_size"):
         one(decoder, REQUESTS[1], DecodeConfig(16))
-    with pytest.raises(UserError, match="remasking_strategy"):
+    with pytest.raises(UserError, match="strategy: expected a strategy for"):
         one(decoder, REQUESTS[1], DecodeConfig(8, strategy="autoregressive"))
     assert one(decoder, REQUESTS[1], DecodeConfig(8, max_new_tokens=8)).raw_ids

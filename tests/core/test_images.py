@@ -62,6 +62,17 @@ def test_the_policy_size_comes_first():
     assert torch.equal(large, small)
 
 
+@pytest.mark.parametrize(("text", "said"), [
+    (b"{", "preprocessor_config.json: expected valid JSON"), (b"[]", "expected a JSON object, got list"),
+    (b"\xff", "expected UTF-8 text, got byte 0xff at offset 0"),
+    (b'{"image_processor": 1}', "preprocessor_config.json: image_processor: expected a JSON object, got int"),
+])
+def test_a_broken_processor_file_is_refused_with_its_path(tmp_path, text, said):
+    (tmp_path / "preprocessor_config.json").write_bytes(text)
+    with pytest.raises(UserError, match=said):
+        make_image_processor(ImagePolicy(), VISION, tmp_path)
+
+
 def test_mean_and_deviation_come_from_the_folder(tmp_path):
     policy = ImagePolicy((32, 32), 1024, 1024)
     white = [np.full((32, 32, 3), 255, np.uint8)]

@@ -171,7 +171,7 @@ def test_decoding_outside_the_record_is_refused_when_the_planner_is_made(folder)
     assert CheckpointPlanner.load(folder, block_size=16, confidence_threshold=0.5).decode.block_size == 16
     with pytest.raises(UserError, match="block_size"):
         CheckpointPlanner.load(folder, block_size=8)
-    with pytest.raises(UserError, match="remasking_strategy"):
+    with pytest.raises(UserError, match="strategy: expected a strategy for"):
         CheckpointPlanner.load(folder, strategy="autoregressive")
     with pytest.raises(UserError, match="did you mean 'block_size'"):
         CheckpointPlanner.load(folder, blocksize=16)
@@ -182,7 +182,7 @@ def test_a_checkpoint_that_does_not_plan_is_refused(folder, tmp_path):
     save_checkpoint(model, tokenizer, ServingRecord(mask_token_id=MASK, eos_token_id=EOS), tmp_path)
     with pytest.raises(UserError, match="planning task"):
         make_planner(tmp_path)
-    with pytest.raises(UserError, match="model_id"):
+    with pytest.raises(UserError, match="checkpoint: expected a checkpoint folder"):
         make_planner(tmp_path / "nowhere")
 
 

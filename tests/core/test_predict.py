@@ -277,6 +277,17 @@ def test_a_journal_of_another_request_is_refused_or_dropped_on_demand(checkpoint
     assert leftovers(folder) == []
 
 
+def test_overwrite_drops_what_an_earlier_run_of_more_processes_left(checkpoint, folder, monkeypatch):
+    source = write(folder, [sample(number) for number in range(3)])
+    interrupted_after_first(checkpoint, source, folder, "old")
+    for rank in (1, 2):
+        left = (folder / "out.json.journal.jsonl").read_text().replace('"index": 0', f'"index": {rank}')
+        (folder / f"out.json.journal.{rank}.jsonl").write_text(left)
+    assert run(checkpoint, source, folder / "out.json", "--overwrite") == 0
+    assert all(row["prediction"] != "old" for row in json.loads((folder / "out.json").read_text()))
+    assert leftovers(folder) == []
+
+
 def test_a_journal_without_answers_blocks_nobody(checkpoint, folder):
     source = write(folder, [sample(0)])
     (folder / "out.json.journal.jsonl").write_text('{"model": "another"}\n')

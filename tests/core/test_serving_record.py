@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -25,23 +26,33 @@ NANO = ServingRecord(
     decode=DecodeConfig(block_size=32, max_new_tokens=64),
     planning=PlanningTask(decimals=1, input_decimals=1, target_rule=TargetRule("arc_length", (10.0, 20.0))),
     images=ImagePolicy((256, 128), 32768, 32768),
-    rig=(CameraSpec(), CameraSpec(name="rear", yaw_deg=180.0)),
+    rig=(CameraSpec(name="roof", z_m=2.5),),
     notes="ä line\nand another",
 )
 GENERALIST = ServingRecord(planning=PlanningTask(), tasks=TASK_NAMES, grounding=GroundingTask("curly"))
 
-records = st.builds(
+
+
+def recorded(planning: st.SearchStrategy, cameras: int) -> st.SearchStrategy:
+    """Records with such a planning task and at most so many cameras."""
+    spec = st.builds(CameraSpec, name=st.text(max_size=5), x_m=st.floats(-5, 5))
+    return PARTS.flatmap(lambda record: st.builds(
+        replace, st.just(record), planning=planning, rig=st.lists(spec, max_size=cameras).map(tuple)
+    ))
+
+
+PARTS = st.builds(
     ServingRecord,
     label_alignment=st.sampled_from(["shifted", "aligned"]),
     block_sizes=st.lists(st.integers(1, 64), min_size=1, max_size=4).map(tuple),
     mask_kind=st.sampled_from(["strict", "upstream"]),
     mask_token_id=st.integers(0, 2**18),
     decode=st.builds(DecodeConfig, block_size=st.integers(1, 64), temperature=st.floats(0, 2), seed=st.integers(0, 9)),
-    planning=st.none() | st.builds(PlanningTask, dt_s=st.floats(0.1, 1), y_axis=st.sampled_from(["left", "right"])),
     images=st.builds(ImagePolicy, size_px=st.none() | st.tuples(st.integers(1, 99), st.integers(1, 99))),
-    rig=st.lists(st.builds(CameraSpec, name=st.text(max_size=5), x_m=st.floats(-5, 5)), max_size=3).map(tuple),
     notes=st.text(max_size=20),
 )
+FORMS = st.builds(PlanningTask, decimals=st.integers(0, 3), y_axis=st.sampled_from(["left", "right"]))
+records = recorded(st.none(), 3) | recorded(FORMS, 1)
 
 
 @given(records | st.just(GENERALIST) | st.just(ServingRecord(tasks=("lingoqa",))))
@@ -67,6 +78,12 @@ def test_a_folder_without_a_record_has_none(tmp_path):
         ('{"tasks": ["lingoqa"], "grounding": {}}', "tasks: expected grounding among them, as its form is given"),
         ('{"tasks": ["lingoqa", "lingoqa"]}', "tasks: expected each task once, got lingoqa, lingoqa"),
         ('{"grounding": {"quotes": "none"}}', "grounding.quotes: expected 'doubled', 'curly' or 'straight', got none"),
+        ('{"planning": {"waypoints": 8}}', "planning.waypoints: expected 6, as the prompt bench2drive asks, got 8"),
+        ('{"planning": {"dt_s": 0.25}}', "planning.dt_s: expected 0.5 s, as the prompt bench2drive asks, got 0.25"),
+        ('{"planning": {"prompt": "navsim_upstream"}}', "planning.waypoints: expected 8, as the prompt navsim"),
+        ('{"planning": {"prompt": "navsim_paper", "waypoints": 8}, "rig": [{}]}', "rig: expected 3, one camera for"),
+        ('{"planning": {}, "rig": [{"name": "left"}, {"name": "right"}]}', "rig: expected 1, one camera for"),
+        ('{"planning": {"input_decimals": 4}}', "planning.input_decimals: expected 0..3, got 4"),
         ('{"mask_kind": "soft"}', "mask_kind: expected 'strict' or 'upstream', got soft"),
     ],
 )
@@ -78,11 +95,17 @@ def test_a_malformed_record_is_refused_with_its_path(tmp_path, text, message):
     assert str(tmp_path / RECORD_NAME) in str(caught.value)
 
 
+def test_a_record_that_is_not_utf8_is_refused_with_its_path(tmp_path):
+    (tmp_path / RECORD_NAME).write_bytes(b'{"notes": "\xe9"}')
+    with pytest.raises(UserError, match=rf"{RECORD_NAME}: expected UTF-8 text, got byte 0xe9 at offset 11"):
+        ServingRecord.load(tmp_path)
+
+
 def test_the_file_is_plain_json_that_a_person_can_read(tmp_path):
     NANO.save(tmp_path)
     data = json.loads((tmp_path / RECORD_NAME).read_text())
     assert data["planning"]["target_rule"] == {"kind": "arc_length", "distances_m": [10.0, 20.0]}
-    assert data["rig"][1]["name"] == "rear"
+    assert data["rig"][0]["name"] == "roof"
 
 
 @pytest.mark.parametrize("block_size", [4, 32])

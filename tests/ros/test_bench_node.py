@@ -151,12 +151,12 @@ def test_the_node_is_started_as_its_launch_file_does(ros_domain):
     from wamdiff2_ros.launch_setup import PLANNER
 
     launched = PLANNER.nodes[0].ros_arguments(PLANNER.defaults() | {"checkpoint": "DIR", "namespace": "apart"})
-    command = node_command("DIR", "apart", threads=2, deadline_ms=80.0)
+    command = node_command("DIR", "apart", backend="eager", threads=2, deadline_ms=80.0)
     assert command[:3] == [sys.executable, "-m", "wamdiff2_ros.planner_node"]
     assert command[3 : 3 + len(launched)] == launched
     assert command[3 + len(launched):] == [
-        "-r", "/diagnostics:=/apart/diagnostics", "-p", "diagnostics_period_s:=0.1", "-p", "torch_threads:=2",
-        "-p", "deadline_ms:=80.000000",
+        "-r", "/diagnostics:=/apart/diagnostics", "-p", "diagnostics_period_s:=0.1", "-p", "backend:=eager",
+        "-p", "torch_threads:=2", "-p", "deadline_ms:=80.000000",
     ]
 
 
@@ -182,7 +182,8 @@ def test_the_command_measures_the_random_planner(ros_domain, tmp_path, capsys):
 
 @pytest.mark.parametrize(("arguments", "expected"), [
     (["random", "--rate", "0"], "rate: expected images a second > 0"),
-    (["nowhere"], "model_id: expected a checkpoint folder, got nowhere"),
+    (["nowhere"], "checkpoint: expected a checkpoint folder, got nowhere"),
+    (["random", "--device", "cpu", "--backend", "cuda"], "backend: expected"),
     (["random", "--json", "."], "json: expected a file"),
 ])
 def test_wrong_use_is_told_before_anything_starts(arguments, expected, ros_domain, capsys, monkeypatch, tmp_path):

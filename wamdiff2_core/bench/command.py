@@ -103,7 +103,7 @@ def decode(
     else:
         read_model_config(folder)
     if parent is not None:
-        read_model_config(parent)
+        read_model_config(parent, "parent")
         ladder.check_parent(parent)
     record = None if folder is None else ServingRecord.load(folder)
     sizes = ladder.allowed_sizes(record, _integers("block_sizes", block_sizes), any_block_size)
@@ -194,13 +194,13 @@ def plan(
     _outputs(json_file, None)
     torch_dtype, where = _settings(threads, device, dtype, backend)
     with _progress("bench plan", plan_calls(rounds)) as tell:
-        rows = measure_plan(folder, rounds, where, torch_dtype, image, tell, temperature, backend)
+        rows, used_dtype = measure_plan(folder, rounds, where, torch_dtype, image, tell, temperature, backend)
     import torch
 
     used = torch.device(where)
     result = report(
-        str(folder), rows, Machine.of(used), {}, dtype=dtype, rounds=rounds, temperature=temperature,
-        peak_memory_gib=peak_memory_gib(used),
+        str(folder), rows, Machine.of(used), {}, dtype=str(used_dtype).removeprefix("torch."), rounds=rounds,
+        temperature=temperature, peak_memory_gib=peak_memory_gib(used),
     )
     deliver(f"{folder}: Planner.plan, {rounds} rounds", result, json_file)
 

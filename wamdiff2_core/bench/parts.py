@@ -116,7 +116,7 @@ def prefill_ratios(rows: Sequence[PartRow]) -> dict[str, dict[str, float]]:
 def measure_plan(
     folder: Path, rounds: int, device: str = "cpu", dtype: torch.dtype | None = None, image: Path | None = None,
     show: Callable[[int], None] = lambda done: None, temperature: float = 1.0, backend: str = "auto",
-) -> list[PartRow]:
+) -> tuple[list[PartRow], torch.dtype]:
     """Time `Planner.plan`, every time on another picture.
 
     Rows: `load`; `warm_up`, which a node does before it says that it is ready, and `first_plan` after it; `plan`, the
@@ -133,6 +133,9 @@ def measure_plan(
         show: told how many plans are done.
         temperature: of the last row, above 0.
         backend: what runs the model.
+
+    Returns:
+        The rows, and the dtype that the weights were loaded in.
 
     Raises:
         UserError: the checkpoint does not plan, or the picture does not fit.
@@ -164,7 +167,8 @@ def measure_plan(
                     columns[part].append(value)
             show(turn * len(names) + step + 1)
     once = [part_row("load", [load_ms]), part_row("warm_up", [warm_up_ms]), part_row("first_plan", [first_ms])]
-    return once + [part_row(name, every, forwards=forwards[name]) for name, every in columns.items()]
+    rows = once + [part_row(name, every, forwards=forwards[name]) for name, every in columns.items()]
+    return rows, checkpoint.model.dtype
 
 
 def plan_calls(rounds: int) -> int:

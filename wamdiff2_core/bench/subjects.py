@@ -303,10 +303,11 @@ def _requests_of(data: Path, count: int) -> list[ChatRequest]:
     samples = read_dataset(data)
     if not samples:
         raise UserError("data", "a file with samples", f"{data} (empty)")
+    count = min(count, len(samples))
     return [
         ChatRequest(
             sample.prompt, tuple(read_images(sample, f"{data}: sample {sample.conversation.id!r}")),
             sample.conversation.system, sample.history,
         )
-        for sample in samples[:: max(1, len(samples) // count)][:count]
+        for sample in (samples[index * len(samples) // count] for index in range(count))
     ]

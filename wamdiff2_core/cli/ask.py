@@ -113,7 +113,7 @@ def ask(
         raise unknown_name("dtype", dtype, DTYPES)
     drive = Drive(target or [], command, velocity, acceleration)
     _refuse_foreign_options(task, view, drive, out)
-    record = checked_record(model)
+    record = checked_record(model, "checkpoint")
     decode = decode_config(
         record, max_new_tokens=max_new_tokens, block_size=block_size, denoising_steps=denoising_steps,
         strategy=strategy, confidence_threshold=confidence_threshold, temperature=temperature, seed=seed,

@@ -59,7 +59,8 @@ def examine() -> list[Finding]:
         importable("accelerate", "training: pip install 'wamdiff2[train]'"),
         commands(),
         tool("cmake", "builds the messages"),
-        tool("g++", "builds the messages and compiles the CPU model"),
+        tool("g++", "builds the messages"),
+        cpu_kernels(),
     ]
 
 
@@ -111,6 +112,18 @@ def accelerators() -> Finding:
         return Finding("accelerators", "ok", ", ".join(names))
     npu = " torch-npu is installed;" if importlib.util.find_spec("torch_npu") else ""
     return Finding("accelerators", "absent", f"no GPU in sight;{npu} models run on the CPU")
+
+
+def cpu_kernels() -> Finding:
+    """Kernels of the cpu backend, which are compiled now if they have not been before."""
+    try:
+        from wamdiff2_core.model.backends import native
+    except ImportError:
+        return Finding("cpu kernels", "absent", "no torch")
+    if native.kernels() is None:
+        slower = "models on the CPU run on PyTorch's operators, which is slower"
+        return Finding("cpu kernels", "absent", f"no C compiler, or it fails: {slower}")
+    return Finding("cpu kernels", "ok", f"compiled, in {native.cache_folder()}")
 
 
 def commands() -> Finding:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -80,8 +81,8 @@ def predict(
     from wamdiff2_core.cli.predict_worker import PredictRequest, answer_share, limit_threads, merge
 
     start = time.monotonic()
-    record = checked_record(model)
-    decode = decode_config(
+    record = checked_record(model, "model_id")
+    decode = flag_decoding(
         record,
         max_new_tokens=max_new_tokens,
         block_size=block_size,
@@ -137,41 +138,61 @@ def predict(
                 checked_device(device, backend, int(os.environ.get("LOCAL_RANK", rank))),
                 lambda done: progress.update(task, completed=done),
             )
-    rows = merge(request, len(samples))
+    rows = merge(request, len(samples), spawned or world)
     if rows is None:
         return int(ExitCode.DONE)
+    return int(tell_outcome(rows, output_file, time.monotonic() - start))
+
+
+def tell_outcome(rows: Sequence[Mapping[str, Any]], output_file: Path, seconds: float) -> ExitCode:
+    """Print the first faults and a line of figures; gives the command's exit code.
+
+    Args:
+        rows: of the output.
+        output_file: where they are.
+        seconds: that the run took.
+    """
     faults = [row for row in rows if "error" in row]
-    errors = len(faults)
+    told = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     for row in faults[:SHOWN_FAULTS]:
-        Console(stderr=True).print(f"{row['id']}: {row['error']}", soft_wrap=True, highlight=False, markup=False)
-    if errors > SHOWN_FAULTS:
-        Console(stderr=True).print(f"and {errors - SHOWN_FAULTS} more: see `error` in {output_file}", soft_wrap=True)
-    Console().print(
-        f"{len(rows)} samples, {errors} errors, {time.monotonic() - start:.1f} s -> {output_file}",
-        soft_wrap=True,
-        highlight=False,
-        markup=False,
-    )
-    return int(ExitCode.FAILED_ITEMS if errors else ExitCode.DONE)
+        told.print(f"{row['id']}: {row['error']}")
+    if len(faults) > SHOWN_FAULTS:
+        told.print(f"and {len(faults) - SHOWN_FAULTS} more: see `error` in {output_file}")
+    line = f"{len(rows)} samples, {len(faults)} errors, {seconds:.1f} s -> {output_file}"
+    Console(soft_wrap=True, highlight=False, markup=False).print(line)
+    return ExitCode.FAILED_ITEMS if faults else ExitCode.DONE
 
 
-def checked_record(model: Path) -> ServingRecord | None:
+def checked_record(model: Path, field: str) -> ServingRecord | None:
     """The serving record of a checkpoint folder, when it has one.
+
+    Args:
+        model: the folder.
+        field: option that names it, for messages.
 
     Raises:
         UserError: it is no checkpoint folder, has no tokenizer, or its record is malformed.
     """
     from wamdiff2_core.model.checkpoint import TOKENIZER_FILES, read_model_config
 
-    read_model_config(model)
+    read_model_config(model, field)
     if not any((model / name).exists() for name in TOKENIZER_FILES):
         raise UserError(
-            "model_id",
+            field,
             "a checkpoint folder with a tokenizer (tokenizer.json)",
             str(model),
             "copy the tokenizer files of the model it was trained from into the folder",
         )
     return ServingRecord.load(model)
+
+
+def flag_decoding(record: ServingRecord | None, **flags: Any) -> DecodeConfig:
+    """`decode_config`, its errors named by upstream's flags."""
+    try:
+        return decode_config(record, **flags)
+    except UserError as error:
+        field = "remasking_strategy" if error.field == "strategy" else error.field
+        raise UserError(field, error.expected, error.got, error.fix) from None
 
 
 def decode_config(record: ServingRecord | None, **flags: Any) -> DecodeConfig:

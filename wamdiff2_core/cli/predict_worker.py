@@ -19,6 +19,7 @@ from wamdiff2_core.conversations import Conversation, ConversationError, read_ob
 from wamdiff2_core.errors import ExitCode, UserError
 from wamdiff2_core.journal import FolderLock, Journal, check_same_request, read_journal, replace_file
 from wamdiff2_core.outputs import DISK_ERRNOS
+from wamdiff2_core.tasks.recognise import asked_task
 
 if TYPE_CHECKING:
     from wamdiff2_core.decode.grammar import Automaton
@@ -129,9 +130,9 @@ class Answerer:
 
     def _decoding(self, question: str) -> tuple[DecodeConfig, Automaton | None]:
         """How a question is decoded, but for the seed, and the language of its answers; made once for a task."""
-        from wamdiff2_core.decode.grammar import task_decoding, task_of_prompt
+        from wamdiff2_core.decode.grammar import task_decoding
 
-        task = task_of_prompt(question)
+        task = asked_task(question)
         if task not in self._decodings:
             self._decodings[task] = task_decoding(
                 task, self._checkpoint.chat, self._checkpoint.record, self._request.decode
@@ -174,7 +175,7 @@ def answer_share(request: PredictRequest, rank: int, world: int, device: str, pr
     """
     samples = read_objects(request.input_file)
     with Journal(request.journal_path(rank), request.fingerprint, overwrite=request.overwrite) as journal:
-        done = set(answered(request)) if not request.overwrite else set()
+        done = set(answered(request, world)) if not request.overwrite else set()
         share = range(rank, len(samples), world)
         todo = [index for index in share if index not in done]
         progress(len(share) - len(todo))
@@ -185,14 +186,18 @@ def answer_share(request: PredictRequest, rank: int, world: int, device: str, pr
             progress(count)
 
 
-def answered(request: PredictRequest) -> dict[int, dict[str, Any]]:
+def answered(request: PredictRequest, world: int) -> dict[int, dict[str, Any]]:
     """Rows of all journals of this request, by position in the input.
+
+    With `overwrite` only those of this run's `world` processes count, which each of them has emptied: an earlier run of
+    the same request may have left journals of more processes.
 
     Raises:
         UserError: a journal belongs to another request and `overwrite` is not set.
     """
+    own = [request.journal_path(rank) for rank in range(world)]
     rows: dict[int, dict[str, Any]] = {}
-    for path in request.journal_paths():
+    for path in own if request.overwrite else request.journal_paths():
         found, items = read_journal(path)
         if not items or (request.overwrite and found != request.fingerprint):
             continue
@@ -201,15 +206,20 @@ def answered(request: PredictRequest) -> dict[int, dict[str, Any]]:
     return rows
 
 
-def merge(request: PredictRequest, count: int) -> list[dict[str, Any]] | None:
-    """Write the output in input order and remove the journals, once all `count` samples are answered.
+def merge(request: PredictRequest, count: int, world: int) -> list[dict[str, Any]] | None:
+    """Write the output in input order and remove all journals, once all `count` samples are answered.
+
+    Args:
+        request: the run.
+        count: of samples.
+        world: number of processes.
 
     Returns:
         The rows, or None when other processes are still at work or have merged already.
     """
     with FolderLock(request.output_file.parent):
         journals = request.journal_paths()
-        rows = answered(request)
+        rows = answered(request, world)
         if not journals or len(rows) < count:
             return None
         ordered = [rows[index] for index in range(count)]

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wamdiff2_core.config import Strict, _require
+from wamdiff2_core.config import Strict
 from wamdiff2_core.control.pure_pursuit import curvature_to, point_ahead, steer_for_curvature
 from wamdiff2_core.control.speed import SpeedController, planned_speed
+from wamdiff2_core.errors import require
 from wamdiff2_core.frames import compose, inverse, transform_points
 from wamdiff2_core.types import EgoState, Plan, Pose2D, VehicleCommand
 
@@ -53,8 +54,11 @@ class ControlConfig(Strict):
     def __post_init__(self) -> None:
         for name in ("wheelbase_m", "max_steer_rad", "min_lookahead_m", "max_accel_mps2", "max_decel_mps2",
                      "emergency_decel_mps2", "max_plan_age_s"):
-            _require(getattr(self, name) > 0, name, "> 0", getattr(self, name))
-        _require(self.rear_axle_x_m <= 0, "rear_axle_x_m", "<= 0, behind base_link", self.rear_axle_x_m)
+            require(getattr(self, name) > 0, name, "> 0", getattr(self, name))
+        for name in ("lookahead_s", "preview_s", "speed_gain_per_s", "speed_integral_per_s2", "stop_speed_mps",
+                     "hold_decel_mps2"):
+            require(getattr(self, name) >= 0, name, ">= 0", getattr(self, name))
+        require(self.rear_axle_x_m <= 0, "rear_axle_x_m", "<= 0, behind base_link", self.rear_axle_x_m)
 
 
 @dataclass(frozen=True)

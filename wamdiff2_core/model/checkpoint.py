@@ -7,7 +7,6 @@ names change in memory only. Nothing is ever downloaded, and no code from a fold
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +18,7 @@ from wamdiff2_core.chat import ChatCodec
 from wamdiff2_core.config import ImagePolicy
 from wamdiff2_core.errors import UserError, unknown_name
 from wamdiff2_core.images import make_image_processor
+from wamdiff2_core.json_file import read_json_object
 from wamdiff2_core.serving_record import QWEN_EOS_TOKEN_ID, QWEN_MASK_TOKEN_ID, RECORD_NAME, ServingRecord
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Checkpoint:
         tokenizer: None when the folder has none and none was required.
         image_processor: with the image policy's limits.
         record: None when the folder has no serving record.
-        images: image policy of the record, else the default one, else what the caller asked for.
+        images: image policy of the record, else the caller's, else the default one.
         mask_token_id, eos_token_id: of the record, else the caller's, else Qwen's.
         hash: 12 hex digits over weights, configuration and record.
         folder: where it was loaded from.
@@ -93,8 +93,12 @@ class Checkpoint:
         return self._chat
 
 
-def read_model_config(folder: Path) -> Qwen3VLConfig:
+def read_model_config(folder: Path, field: str = "checkpoint") -> Qwen3VLConfig:
     """Stock configuration of a checkpoint folder, WAM-Diff2 names turned into Qwen3-VL's.
+
+    Args:
+        folder: of the checkpoint.
+        field: option that names it, for messages.
 
     Raises:
         UserError: no such folder, no `config.json`, or another kind of model.
@@ -102,9 +106,9 @@ def read_model_config(folder: Path) -> Qwen3VLConfig:
     from transformers import Qwen3VLConfig
 
     if not folder.is_dir():
-        raise UserError("model_id", "a checkpoint folder", str(folder),
+        raise UserError(field, "a checkpoint folder", str(folder),
                         "nothing is downloaded: give the path of a folder with config.json and safetensors")
-    data = _read_json(folder / "config.json")
+    data = read_json_object(folder / "config.json")
     if data.get("model_type") not in MODEL_TYPES:
         raise UserError(f"{folder / 'config.json'}: model_type", "one of " + ", ".join(MODEL_TYPES),
                         str(data.get("model_type")))
@@ -284,25 +288,13 @@ def _weight_files(folder: Path) -> list[Path]:
     """The safetensors files of a folder: one, or the shards its index names."""
     single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if index.exists() and not single.exists():
-        files = [folder / name for name in sorted(set(_read_json(index).get("weight_map", {}).values()))]
+        files = [folder / name for name in sorted(set(read_json_object(index).get("weight_map", {}).values()))]
     else:
         files = [single]
     for file in files:
         if not file.is_file():
             raise UserError(str(folder), f"weights in {file.name}", "no such file", "the folder is not complete")
     return files
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise UserError(str(path), "a file", "no such file", "the folder is not a checkpoint")
-    try:
-        data = json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(str(path), "valid JSON", str(error)) from None
-    if not isinstance(data, dict):
-        raise UserError(str(path), "a JSON object", type(data).__name__)
-    return data
 
 
 def _settle(name: str, recorded: Any, asked: Any, default: Any) -> Any:
@@ -319,5 +311,5 @@ def _processor_template(folder: Path, tokenizer: Any) -> str | None:
     path = folder / "chat_template.json"
     if getattr(tokenizer, "chat_template", None) or not path.exists():
         return None
-    template = _read_json(path).get("chat_template")
+    template = read_json_object(path).get("chat_template")
     return template if isinstance(template, str) else None

@@ -89,6 +89,26 @@ def planning_prompt(observation: Observation, task: PlanningTask) -> str:
     )
 
 
+def check_template(task: PlanningTask, cameras: int) -> None:
+    """Raise `UserError` when a task or a rig is not what the task's own prompt says.
+
+    Args:
+        task: its waypoints must be as many, over as many seconds, as the prompt asks for.
+        cameras: of the rig, one for each image of the prompt; 0 for any.
+    """
+    template = TEMPLATES[task.prompt]
+    horizon = re.search(r"next ([0-9]+) seconds with ([0-9]+) new waypoints", template)
+    assert horizon is not None
+    seconds, waypoints = map(int, horizon.groups())
+    if task.waypoints != waypoints:
+        raise UserError("planning.waypoints", f"{waypoints}, as the prompt {task.prompt} asks", task.waypoints)
+    if not math.isclose(task.waypoints * task.dt_s, seconds):
+        raise UserError("planning.dt_s", f"{seconds / waypoints:g} s, as the prompt {task.prompt} asks", task.dt_s)
+    images = template.count("<image>")
+    if cameras and cameras != images:
+        raise UserError("rig", f"{images}, one camera for each image of the prompt {task.prompt}", cameras)
+
+
 def format_waypoints(waypoints: Waypoints, task: PlanningTask) -> str:
     """Answer text for waypoints in base_link, y left.
 

@@ -8,12 +8,12 @@ import pytest
 from PIL import Image
 
 from wamdiff2_core.cli.main import main
-from wamdiff2_core.decode.grammar import task_of_prompt
 from wamdiff2_core.planner import CheckpointPlanner
 from wamdiff2_core.serving_record import ServingRecord
 from wamdiff2_core.tasks.grounding import GroundingRequest, grounding_prompt
 from wamdiff2_core.tasks.lingoqa import LingoQaRequest, lingoqa_prompt
 from wamdiff2_core.tasks.planning import BENCH2DRIVE, NAVSIM_PAPER, NAVSIM_UPSTREAM, parse_waypoints
+from wamdiff2_core.tasks.recognise import asked_task, asked_waypoints
 from wamdiff2_core.types import CameraFrame, EgoState, NavCommand, Navigation, Observation
 
 HURRIED = {"denoising_steps": 1, "strategy": "low_confidence_static"}
@@ -89,7 +89,10 @@ def test_a_grammar_that_is_not_known_is_refused(nano_folder: Path, capsys: pytes
 
 
 def test_the_task_of_a_question():
-    for template in (BENCH2DRIVE, NAVSIM_PAPER, NAVSIM_UPSTREAM):
-        assert task_of_prompt(template + "\n") == "planning"
-    assert task_of_prompt(grounding_prompt(GroundingRequest("a car"))) == "grounding"
-    assert task_of_prompt(lingoqa_prompt(LingoQaRequest("Is it red?"))) == "free"
+    for template, waypoints in ((BENCH2DRIVE, 6), (NAVSIM_PAPER, 8), (NAVSIM_UPSTREAM, 8)):
+        assert asked_task(template + "\n") == "planning"
+        assert asked_waypoints(template + "\n") == waypoints
+    assert asked_task("Why does a planner answer with 6 new waypoints. Is it a rule?") == "questions"
+    assert asked_task("What does 'Report bbox coordinates in JSON format.' mean?") == "questions"
+    assert asked_task(grounding_prompt(GroundingRequest("a car"))) == "grounding"
+    assert asked_task(lingoqa_prompt(LingoQaRequest("Is it red?"))) == "questions"

@@ -5,8 +5,7 @@ from wamdiff2_core.decode.grammar.languages import (
     detection_language,
     task_decoding,
     task_language,
-    task_of_prompt,
     waypoint_language,
 )
 
-__all__ = ["Automaton", "detection_language", "task_decoding", "task_language", "task_of_prompt", "waypoint_language"]
+__all__ = ["Automaton", "detection_language", "task_decoding", "task_language", "waypoint_language"]

@@ -138,13 +138,6 @@ def _spell(draft: Draft, source: int, text: str, target: int, after: str) -> Non
         source = following
 
 
-def task_of_prompt(text: str) -> str:
-    """The task whose published question a user text is; "free" for any other, such as questions answered in words."""
-    if re.search(r"with [0-9]+ new waypoints\.$", text.strip()):
-        return "planning"
-    return "grounding" if text.strip().endswith("Report bbox coordinates in JSON format.") else "free"
-
-
 def task_language(task: str, codec: ChatCodec, record: ServingRecord | None) -> Automaton | None:
     """The language of a task's answers; None for tasks whose answers are words.
 

@@ -1,0 +1,24 @@
+"""Which task a question sets, read from the published wording at its end."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+AskedTask = Literal["planning", "grounding", "questions"]
+
+_WAYPOINTS = re.compile(r"with ([0-9]+) new waypoints\.?$")
+_BOXES = "Report bbox coordinates in JSON format."
+
+
+def asked_waypoints(question: str) -> int | None:
+    """How many waypoints a question asks for; None when it asks for something else."""
+    found = _WAYPOINTS.search(question.strip())
+    return int(found.group(1)) if found else None
+
+
+def asked_task(question: str) -> AskedTask:
+    """The task; `questions` is everything that is answered in words."""
+    if asked_waypoints(question) is not None:
+        return "planning"
+    return "grounding" if question.strip().endswith(_BOXES) else "questions"
