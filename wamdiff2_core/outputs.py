@@ -1,4 +1,4 @@
-"""Places that a user names for results: whether they can be written to, and what is told when a disk takes no more.
+"""Places for files: whether what a user names can be written to, and what is told when a disk takes no more.
 
 A place that cannot be written to is wrong use and is told before any work; a disk that fails on the way is
 infrastructure, and the message names the file.
@@ -20,6 +20,11 @@ from wamdiff2_core.errors import UserError
 DISK_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 # Safetensors and tokenizers, written in Rust, tell the error of the operating system in words only.
 _RUST_ERRNO = re.compile(r"\bos error (\d+)|\bOs { code: (\d+)")
+
+
+def cache_folder() -> Path:
+    """Where files are kept that can be made anew: `wamdiff2` in XDG_CACHE_HOME, or in ~/.cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "wamdiff2"
 
 
 def writable_folder(folder: Path, field: str) -> Path:

@@ -538,3 +538,14 @@ def test_the_command_is_registered():
     assert project["project"]["entry-points"]["wamdiff2.commands"]["bench"] == "wamdiff2_core.bench.command:bench"
     assert project["project"]["entry-points"]["wamdiff2.bench"] == {"node": "wamdiff2_ros.command:bench_node"}
     assert set(as_command(bench, "bench").commands) == {"decode", "prefill", "plan", "deadline"}
+
+
+def test_samples_of_a_file_are_spread_over_all_of_it(tmp_path):
+    from wamdiff2_core.dataset import DatasetWriter
+
+    with DatasetWriter(tmp_path) as writer:
+        for number in range(199):
+            writer.add(str(number), f"question {number}", "answer")
+    asked = [int(request.text.split()[1]) for request in subjects._requests_of(writer.file, 100)]
+    assert asked == [number * 199 // 100 for number in range(100)]
+    assert len(subjects._requests_of(writer.file, 500)) == 199

@@ -194,6 +194,16 @@ def test_doctor_finds_every_needed_part_in_order(capsys):
     assert findings["commands"].status == "ok", findings["commands"].detail
 
 
+def test_doctor_tells_whether_the_kernels_of_the_cpu_backend_are_there(monkeypatch):
+    native = pytest.importorskip("wamdiff2_core.model.backends.native")
+    from wamdiff2_core.cli.doctor import cpu_kernels
+
+    monkeypatch.setattr(native, "kernels", lambda: None)
+    assert cpu_kernels().status == "absent"
+    monkeypatch.setattr(native, "kernels", object)
+    assert cpu_kernels().status == "ok"
+
+
 def test_doctor_calls_a_needed_part_that_does_not_import_broken(monkeypatch):
     from wamdiff2_core.cli import doctor
 

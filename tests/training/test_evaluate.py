@@ -221,7 +221,7 @@ def test_where_it_cannot_run_is_told(mixed_set: Path, tmp_path: Path, capsys, op
 @pytest.mark.parametrize(("changes", "expected"), [
     ({"by": ["light_state"]}, "by: expected a key of the samples, got light_state; did you mean 'light'"),
     ({"decode": {"block_size": 4}}, "block_size"),
-    ({"decode": {"strategy": "autoregressive"}}, "remasking_strategy"),
+    ({"decode": {"strategy": "autoregressive"}}, "strategy"),
 ])
 def test_what_cannot_be_evaluated_is_told(mixed_set: Path, nano_folder: Path, changes: dict, expected: str) -> None:
     with pytest.raises(UserError, match=expected):

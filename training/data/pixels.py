@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from wamdiff2_core.config import ImagePolicy
-from wamdiff2_core.images import preprocess_images
+from wamdiff2_core.images import MAX_ASPECT_RATIO, preprocess_images
 
 
 def image_patches(rgb: np.ndarray, patch_px: int, merge: int = 2) -> np.ndarray:
@@ -59,7 +59,7 @@ def _keeps_its_size(rgb: np.ndarray, policy: ImagePolicy, processor: Any) -> boo
         and height % side == 0
         and width % side == 0
         and policy.min_pixels <= height * width <= policy.max_pixels
-        and max(height, width) < 200 * min(height, width)
+        and max(height, width) < MAX_ASPECT_RATIO * min(height, width)
         and processor.temporal_patch_size == 2
         and list(processor.image_mean) == list(processor.image_std) == [0.5, 0.5, 0.5]
     )

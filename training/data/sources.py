@@ -24,6 +24,7 @@ import numpy as np
 from wamdiff2_core.config import Strict
 from wamdiff2_core.dataset import Sample, sample_from_json
 from wamdiff2_core.errors import UserError
+from wamdiff2_core.outputs import cache_folder
 
 _WINDOW = 64 << 20  # bytes of a file looked at together
 _CHUNK = 1 << 20
@@ -144,7 +145,7 @@ class ConversationIndex:
 
     def _stored_spans(self) -> np.ndarray:
         name, stem = self._cache_name()
-        folders = [self._cache] if self._cache is not None else [self.file.parent, _user_cache()]
+        folders = [self._cache] if self._cache is not None else [self.file.parent, cache_folder()]
         for folder in folders:
             with contextlib.suppress(OSError, ValueError, EOFError):
                 stored = np.load(folder / name, mmap_mode="r", allow_pickle=False)
@@ -284,10 +285,6 @@ class _ListScanner:
             raise UserError(self._name, "UTF-8 text", got) from None
         self._read += len(data)
         return text
-
-
-def _user_cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "wamdiff2"
 
 
 def _store(folder: Path, name: str, stem: str, spans: np.ndarray) -> bool:

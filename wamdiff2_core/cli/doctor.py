@@ -118,12 +118,13 @@ def cpu_kernels() -> Finding:
     """Kernels of the cpu backend, which are compiled now if they have not been before."""
     try:
         from wamdiff2_core.model.backends import native
+        from wamdiff2_core.outputs import cache_folder
     except ImportError:
         return Finding("cpu kernels", "absent", "no torch")
     if native.kernels() is None:
         slower = "models on the CPU run on PyTorch's operators, which is slower"
         return Finding("cpu kernels", "absent", f"no C compiler, or it fails: {slower}")
-    return Finding("cpu kernels", "ok", f"compiled, in {native.cache_folder()}")
+    return Finding("cpu kernels", "ok", f"compiled, in {cache_folder()}")
 
 
 def commands() -> Finding:

@@ -23,17 +23,13 @@ import torch
 from torch import Tensor
 
 from wamdiff2_core.model.backends.packed import Seen, TextEngine
+from wamdiff2_core.outputs import cache_folder
 
 SOURCE = Path(__file__).with_name("native.c")
 FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fno-math-errno", "-fopenmp", "-shared", "-fPIC")
 NO_NATIVE = "WAMDIFF2_NO_NATIVE"  # environment variable: do without compiled kernels
 COMPILE_SECONDS = 300
 log = logging.getLogger(__name__)
-
-
-def cache_folder() -> Path:
-    """Where compiled kernels are kept: `wamdiff2` in XDG_CACHE_HOME, or in ~/.cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "wamdiff2"
 
 
 @lru_cache(maxsize=1)
