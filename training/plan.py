@@ -52,7 +52,7 @@ def plan_lines(config: StageConfig) -> list[str]:
     activations = run.micro_batch * tokens * text.hidden_size * text.num_hidden_layers * layer_values * width
     lines.append(f"{parameters:,} parameters; memory without shards about {fixed / GIB:.1f} GiB for weights and "
                  f"optimiser and {activations / GIB:.1f} GiB for activations")
-    lines.append(f"torch {torch.__version__}, {torch.cuda.device_count()} accelerators here")
+    lines.append(f"torch {torch.__version__}, {torch.accelerator.device_count()} accelerators here")
     return lines
 
 
