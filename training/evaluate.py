@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from training.data.asked import AskedTask, asked_task
 from training.measures.boxes import box_control, box_figures, score_boxes
 from training.measures.planning import plan_control, plan_figures, score_plan
 from training.measures.questions import question_types, score_words, word_control, word_figures
@@ -21,6 +20,7 @@ from wamdiff2_core.chat import ChatCodec, ChatRequest, ModelInputs
 from wamdiff2_core.config import DecodeConfig
 from wamdiff2_core.dataset import Sample, read_dataset, read_images
 from wamdiff2_core.errors import UserError, did_you_mean
+from wamdiff2_core.tasks.recognise import AskedTask, asked_task
 
 if TYPE_CHECKING:
     from wamdiff2_core.decode.generator import Generation

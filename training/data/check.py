@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from training.data.asked import asked_task, asked_waypoints
 from training.data.limits import LengthLimits
 from training.data.sources import ConversationIndex
 from training.data.tokens import TokenCounter
@@ -31,6 +30,7 @@ from wamdiff2_core.errors import UserError
 from wamdiff2_core.images import MAX_ASPECT_RATIO
 from wamdiff2_core.tasks.grounding import parse_grounding
 from wamdiff2_core.tasks.planning import parse_waypoints
+from wamdiff2_core.tasks.recognise import asked_task, asked_waypoints
 from wamdiff2_core.tasks.text import AnswerError
 
 # Kinds of problems, in the order of the report, with what each means.

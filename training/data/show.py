@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,12 +16,12 @@ from wamdiff2_core.config import CameraSpec, PlanningTask
 from wamdiff2_core.dataset import Sample
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.tasks.planning import parse_waypoints
+from wamdiff2_core.tasks.recognise import asked_waypoints
 from wamdiff2_core.tasks.text import AnswerError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-_ASKED_WAYPOINTS = re.compile(r"with (\d+) new waypoints")
 _SHEET_HEIGHT_PX = 360
 _GREEN, _GREY, _WHITE = (64, 200, 96), (120, 120, 120), (255, 255, 255)
 
@@ -87,11 +86,11 @@ def waypoints_of(sample: Sample, y_axis: str) -> np.ndarray | None:
         sample: one sample.
         y_axis: `left` or `right`, as the task's text has it.
     """
-    asked = _ASKED_WAYPOINTS.search(sample.prompt)
+    asked = asked_waypoints(sample.prompt)
     if asked is None:
         return None
     try:
-        task = PlanningTask(waypoints=int(asked.group(1)), y_axis="left" if y_axis == "left" else "right")
+        task = PlanningTask(waypoints=asked, y_axis="left" if y_axis == "left" else "right")
         return parse_waypoints(sample.answer, task).xy_m
     except (AnswerError, UserError):
         return None

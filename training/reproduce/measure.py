@@ -43,7 +43,7 @@ class Examiner:
         Raises:
             UserError: there are none.
         """
-        from training.data.asked import asked_task
+        from wamdiff2_core.tasks.recognise import asked_task
 
         plans = [sample for sample in read_dataset(self.file) if asked_task(sample.prompt) == "planning"]
         if not plans:
