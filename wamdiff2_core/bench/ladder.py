@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -178,58 +177,6 @@ def answer_lengths(subject: Subject, config: DecodeConfig) -> tuple[list[int], f
     return [min(answer.stats.tokens, config.max_new_tokens) for answer in answers], first_ms
 
 
-class _Answers:
-    """The ways to answer a subject's prompts at given lengths; see `make_rungs`."""
-
-    def __init__(self, subject: Subject, lengths: Sequence[int], parent: Any) -> None:
-        record = ServingRecord(mask_token_id=subject.mask_token_id, eos_token_id=NO_EOS)
-
-        def generator(which: Any, backend: Backend | str) -> Generator:
-            return Generator.of(which, None, record, enforce_record=False, backend=backend)
-
-        self.subject, self.lengths = subject, lengths
-        self.causal = subject.model if parent is None else parent
-        self.ours = generator(subject.model, subject.blocks.backend)
-        self.own = self.ours if parent is None else generator(parent, AUTO)
-        self.stock = generator(subject.model, "eager")
-
-    def hf_ar(self, index: int) -> Sequence[int]:
-        return generate_stock(self.causal, self.subject.prompts[index], self.lengths[index])
-
-    def own_ar(self, index: int) -> Sequence[int]:
-        return self._generated(self.own, DecodeConfig(strategy="autoregressive"), 1, index)
-
-    def block(self, size: int, index: int) -> Sequence[int]:
-        return self._generated(self.ours, self.subject.decode, size, index)
-
-    def block_eager(self, size: int, index: int) -> Sequence[int]:
-        return self._generated(self.stock, self.subject.decode, size, index)
-
-    def naive(self, size: int, index: int) -> Sequence[int]:
-        asked, config = self.subject, self._config(self.subject.decode, size, index)
-        return decode_naively(asked.model, asked.prompts[index], config, asked.mask_token_id)
-
-    def forwards_alone(self, size: int) -> Callable[[int], Sequence[int]]:
-        """As many forwards as `naive` makes, so that the two rows differ in what stands around them alone."""
-        later: list[int] = []
-        for index in range(len(self.subject.prompts)):
-            with counted(self.subject.model) as seen:
-                self.naive(size, index)
-            later.append(len(seen) - 1)
-
-        def run(index: int) -> Sequence[int]:
-            plain_forwards(self.subject.model, self.subject.prompts[index], size, later[index])
-            return ()
-
-        return run
-
-    def _generated(self, generator: Generator, base: DecodeConfig, size: int, index: int) -> Sequence[int]:
-        return generator.generate([self.subject.prompts[index]], self._config(base, size, index))[0].raw_ids
-
-    def _config(self, base: DecodeConfig, size: int, index: int) -> DecodeConfig:
-        return replace(base, block_size=size, max_new_tokens=self.lengths[index])
-
-
 def make_rungs(
     subject: Subject, lengths: Sequence[int], sizes: Sequence[int], names: Sequence[str] = ROW_NAMES,
     parent: Any = None,
@@ -243,20 +190,67 @@ def make_rungs(
         names: of `ROW_NAMES`.
         parent: stock model of the autoregressive rows; None takes the subject's own.
     """
-    ways, model = _Answers(subject, lengths, parent), subject.model
-    autoregressive = (
-        Rung("hf_ar", None, ways.causal, ways.hf_ar), Rung("own_ar", None, ways.causal, ways.own_ar, ways.own.blocks)
-    )
-    rungs = [rung for rung in autoregressive if rung.name in names]
+    model, prompts, mask = subject.model, subject.prompts, subject.mask_token_id
+    record = ServingRecord(mask_token_id=mask, eos_token_id=NO_EOS)
+    causal = model if parent is None else parent
+    one_by_one = DecodeConfig(strategy="autoregressive")
+
+    def generator(which: Any, backend: Backend | str) -> Generator:
+        return Generator.of(which, None, record, enforce_record=False, backend=backend)
+
+    ours = generator(model, subject.blocks.backend)
+    own = ours if parent is None else generator(parent, AUTO)
+    stock = generator(model, "eager")
+
+    def configured(base: DecodeConfig, index: int, size: int = 1) -> DecodeConfig:
+        return replace(base, block_size=size, max_new_tokens=lengths[index])
+
+    def own_ar(index: int) -> Sequence[int]:
+        return own.generate([prompts[index]], configured(one_by_one, index))[0].raw_ids
+
+    def hf_ar(index: int) -> Sequence[int]:
+        return generate_stock(causal, prompts[index], lengths[index])
+
+    def block(index: int, size: int) -> Sequence[int]:
+        return ours.generate([prompts[index]], configured(subject.decode, index, size))[0].raw_ids
+
+    def block_eager(index: int, size: int) -> Sequence[int]:
+        return stock.generate([prompts[index]], configured(subject.decode, index, size))[0].raw_ids
+
+    def naive(index: int, size: int) -> Sequence[int]:
+        return decode_naively(model, prompts[index], configured(subject.decode, index, size), mask)
+
+    def forwards_alone(size: int) -> Callable[[int], Sequence[int]]:
+        """As many forwards as `naive_block` makes, so that the two rows differ in what stands around them alone."""
+        later: list[int] = []
+        for index in range(len(prompts)):
+            with counted(model) as seen:
+                naive(index, size)
+            later.append(len(seen) - 1)
+
+        def run(index: int) -> Sequence[int]:
+            plain_forwards(model, prompts[index], size, later[index])
+            return ()
+
+        return run
+
+    def at(size: int, answer: Callable[[int, int], Sequence[int]]) -> Callable[[int], Sequence[int]]:
+        return lambda index: answer(index, size)
+
+    rungs = []
+    if "hf_ar" in names:
+        rungs.append(Rung("hf_ar", None, causal, hf_ar))
+    if "own_ar" in names:
+        rungs.append(Rung("own_ar", None, causal, own_ar, own.blocks))
     for size in sizes:
-        of_size = (
-            Rung("naive_block", size, model, partial(ways.naive, size)),
-            Rung("block_eager", size, model, partial(ways.block_eager, size), ways.stock.blocks),
-            Rung("block", size, model, partial(ways.block, size), ways.ours.blocks),
-        )
-        rungs += [rung for rung in of_size if rung.name in names]
+        if "naive_block" in names:
+            rungs.append(Rung("naive_block", size, model, at(size, naive)))
+        if "block_eager" in names:
+            rungs.append(Rung("block_eager", size, model, at(size, block_eager), stock.blocks))
+        if "block" in names:
+            rungs.append(Rung("block", size, model, at(size, block), ours.blocks))
         if "hf_forward" in names:
-            rungs.append(Rung("hf_forward", size, model, ways.forwards_alone(size)))
+            rungs.append(Rung("hf_forward", size, model, forwards_alone(size)))
     return rungs
 
 
