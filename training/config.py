@@ -11,18 +11,13 @@ from training.data.limits import LengthLimits, OverLong
 from training.data.sources import SourceConfig
 from training.model_factory import NanoShape
 from wamdiff2_core.config import DecodeConfig, ImagePolicy, MaskKind, RemaskingStrategy, Strict
-from wamdiff2_core.errors import UserError
+from wamdiff2_core.errors import require
 from wamdiff2_core.serving_record import ServingRecord
 
 Kernel = Literal["written", "fused"]
 LossForm = Literal["paper", "upstream"]
 Divergence = Literal["jsd", "forward_kl", "reverse_kl"]
 StageName = Literal["autoregressive", "block_adaptation", "block_distillation", "cross_scale"]
-
-
-def _require(ok: bool, field_name: str, expected: str, got: object, fix: str = "") -> None:
-    if not ok:
-        raise UserError(field_name, expected, got, fix)
 
 
 @dataclass(frozen=True)
@@ -49,13 +44,13 @@ class DiffusionConfig(Strict):
     own_order: bool = False
 
     def __post_init__(self) -> None:
-        _require(self.block_size >= 1, "block_size", "an integer >= 1", self.block_size,
-                 "published sizes: 4, 8, 16, 32")
-        _require(0 <= self.full_share <= 1, "full_share", "0..1", self.full_share)
-        _require(self.copies >= 1, "copies", "an integer >= 1", self.copies)
-        _require(not self.own_order or self.copies >= 2, "copies", "at least 2 with own_order", self.copies)
-        _require(self.mask == "strict" or self.copies == 1, "copies",
-                 "1 with mask 'upstream' (clean tokens see the noisy copy)", self.copies)
+        require(self.block_size >= 1, "block_size", "an integer >= 1", self.block_size,
+                "published sizes: 4, 8, 16, 32")
+        require(0 <= self.full_share <= 1, "full_share", "0..1", self.full_share)
+        require(self.copies >= 1, "copies", "an integer >= 1", self.copies)
+        require(not self.own_order or self.copies >= 2, "copies", "at least 2 with own_order", self.copies)
+        require(self.mask == "strict" or self.copies == 1, "copies",
+                "1 with mask 'upstream' (clean tokens see the noisy copy)", self.copies)
 
 
 @dataclass(frozen=True)
@@ -79,12 +74,12 @@ class OnPolicyConfig(Strict):
     max_new_tokens: int = 512
 
     def __post_init__(self) -> None:
-        _require(self.every >= 1, "every", "an integer >= 1", self.every)
-        _require(self.strategy != "autoregressive", "strategy", "a strategy of block decoding", self.strategy)
-        _require(self.denoising_steps >= 0, "denoising_steps", "an integer >= 0", self.denoising_steps)
-        _require(0 <= self.confidence_threshold <= 1, "confidence_threshold", "0..1", self.confidence_threshold)
-        _require(0 <= self.temperature < math.inf, "temperature", "a finite number >= 0", self.temperature)
-        _require(self.max_new_tokens >= 1, "max_new_tokens", "an integer >= 1", self.max_new_tokens)
+        require(self.every >= 1, "every", "an integer >= 1", self.every)
+        require(self.strategy != "autoregressive", "strategy", "a strategy of block decoding", self.strategy)
+        require(self.denoising_steps >= 0, "denoising_steps", "an integer >= 0", self.denoising_steps)
+        require(0 <= self.confidence_threshold <= 1, "confidence_threshold", "0..1", self.confidence_threshold)
+        require(0 <= self.temperature < math.inf, "temperature", "a finite number >= 0", self.temperature)
+        require(self.max_new_tokens >= 1, "max_new_tokens", "an integer >= 1", self.max_new_tokens)
 
 
 @dataclass(frozen=True)
@@ -102,7 +97,7 @@ class TeacherConfig(Strict):
     mask: MaskKind | None = None
 
     def __post_init__(self) -> None:
-        _require(self.block_size >= 0, "block_size", "an integer >= 0", self.block_size)
+        require(self.block_size >= 0, "block_size", "an integer >= 0", self.block_size)
 
 
 @dataclass(frozen=True)
@@ -131,10 +126,10 @@ class DistillationConfig(Strict):
     overlap_at: tuple[int, ...] = (1, 5, 10, 20)
 
     def __post_init__(self) -> None:
-        _require(0 <= self.kd_ratio <= 1, "kd_ratio", "0..1", self.kd_ratio)
-        _require(0 < self.temperature < math.inf, "temperature", "a finite number > 0", self.temperature)
-        _require(0 < self.beta < 1, "beta", "in (0, 1)", self.beta)
-        _require(all(k >= 1 for k in self.overlap_at), "overlap_at", "integers >= 1", self.overlap_at)
+        require(0 <= self.kd_ratio <= 1, "kd_ratio", "0..1", self.kd_ratio)
+        require(0 < self.temperature < math.inf, "temperature", "a finite number > 0", self.temperature)
+        require(0 < self.beta < 1, "beta", "in (0, 1)", self.beta)
+        require(all(k >= 1 for k in self.overlap_at), "overlap_at", "integers >= 1", self.overlap_at)
 
 
 @dataclass(frozen=True)
@@ -163,10 +158,10 @@ class DataConfig(Strict):
     workers: int = 0
 
     def __post_init__(self) -> None:
-        _require(len(self.train) > 0, "train", "at least one source", "none")
-        _require(self.prompt_multiple >= 1, "prompt_multiple", "an integer >= 1", self.prompt_multiple)
+        require(len(self.train) > 0, "train", "at least one source", "none")
+        require(self.prompt_multiple >= 1, "prompt_multiple", "an integer >= 1", self.prompt_multiple)
         for name in ("validation_samples", "workers"):
-            _require(getattr(self, name) >= 0, name, "an integer >= 0", getattr(self, name))
+            require(getattr(self, name) >= 0, name, "an integer >= 0", getattr(self, name))
         _ = self.limits
 
     @property
@@ -203,17 +198,17 @@ class OptimizerConfig(Strict):
 
     def __post_init__(self) -> None:
         for name in ("lr", "clip_norm"):
-            _require(0 < getattr(self, name) < math.inf, name, "a finite number > 0", getattr(self, name))
+            require(0 < getattr(self, name) < math.inf, name, "a finite number > 0", getattr(self, name))
         for name in ("vision_lr", "merger_lr"):
             value = getattr(self, name)
-            _require(value is None or 0 <= value < math.inf, name, "a finite number >= 0", value)
-        _require((self.vision_lr == 0) == (self.merger_lr == 0), "vision_lr, merger_lr", "both 0 (frozen) or none",
-                 (self.vision_lr, self.merger_lr))
+            require(value is None or 0 <= value < math.inf, name, "a finite number >= 0", value)
+        require((self.vision_lr == 0) == (self.merger_lr == 0), "vision_lr, merger_lr", "both 0 (frozen) or none",
+                (self.vision_lr, self.merger_lr))
         for name in ("min_lr_share", "warmup_share"):
-            _require(0 <= getattr(self, name) <= 1, name, "0..1", getattr(self, name))
-        _require(0 <= self.weight_decay < math.inf, "weight_decay", "a finite number >= 0", self.weight_decay)
-        _require(self.warmup_steps >= 0, "warmup_steps", "an integer >= 0", self.warmup_steps)
-        _require(all(0 <= beta < 1 for beta in self.betas), "betas", "two numbers in [0, 1)", self.betas)
+            require(0 <= getattr(self, name) <= 1, name, "0..1", getattr(self, name))
+        require(0 <= self.weight_decay < math.inf, "weight_decay", "a finite number >= 0", self.weight_decay)
+        require(self.warmup_steps >= 0, "warmup_steps", "an integer >= 0", self.warmup_steps)
+        require(all(0 <= beta < 1 for beta in self.betas), "betas", "two numbers in [0, 1)", self.betas)
 
     @property
     def vision_frozen(self) -> bool:
@@ -263,10 +258,10 @@ class RunConfig(Strict):
 
     def __post_init__(self) -> None:
         for name in ("steps", "stop_at", "threads", "kept_images"):
-            _require(getattr(self, name) >= 0, name, "an integer >= 0", getattr(self, name))
-        _require(self.steps > 0 or 0 < self.epochs < math.inf, "epochs", "a finite number > 0", self.epochs)
+            require(getattr(self, name) >= 0, name, "an integer >= 0", getattr(self, name))
+        require(self.steps > 0 or 0 < self.epochs < math.inf, "epochs", "a finite number > 0", self.epochs)
         for name in ("global_batch", "micro_batch", "log_every", "validate_every", "checkpoint_every", "keep"):
-            _require(getattr(self, name) >= 1, name, "an integer >= 1", getattr(self, name))
+            require(getattr(self, name) >= 1, name, "an integer >= 1", getattr(self, name))
 
 
 @dataclass(frozen=True)
@@ -298,17 +293,17 @@ class StageConfig(Strict):
 
     def __post_init__(self) -> None:
         distils = self.stage in ("block_distillation", "cross_scale")
-        _require(distils == (self.distillation is not None), "distillation",
-                 f"{'a section' if distils else 'no section'} in stage {self.stage}",
-                 "none" if self.distillation is None else "one")
-        _require(self.run.kept_images == 0 or self.optimizer.vision_frozen, "run.kept_images", "0 while vision learns",
-                 self.run.kept_images, "freeze it: optimizer.vision_lr 0 and optimizer.merger_lr 0")
+        require(distils == (self.distillation is not None), "distillation",
+                f"{'a section' if distils else 'no section'} in stage {self.stage}",
+                "none" if self.distillation is None else "one")
+        require(self.run.kept_images == 0 or self.optimizer.vision_frozen, "run.kept_images", "0 while vision learns",
+                self.run.kept_images, "freeze it: optimizer.vision_lr 0 and optimizer.merger_lr 0")
         given, size = self.record.decode.block_size, decoded_block_size(self)
-        _require(given in (DecodeConfig.block_size, size), "record.decode.block_size", f"{size}, as the stage trains",
-                 given, "leave it out")
+        require(given in (DecodeConfig.block_size, size), "record.decode.block_size", f"{size}, as the stage trains",
+                given, "leave it out")
         strategy = self.record.decode.strategy
-        _require(self.stage == "autoregressive" or strategy != "autoregressive", "record.decode.strategy",
-                 f"a strategy of block decoding in stage {self.stage}", strategy)
+        require(self.stage == "autoregressive" or strategy != "autoregressive", "record.decode.strategy",
+                f"a strategy of block decoding in stage {self.stage}", strategy)
 
 
 @dataclass(frozen=True)
@@ -345,8 +340,8 @@ def schedule_steps(run: RunConfig, samples: int) -> int:
 
 def check_batch(run: RunConfig, processes: int) -> None:
     """Raise `UserError` when a step's samples cannot be divided among so many processes."""
-    _require(run.global_batch % processes == 0, "run.global_batch", f"a multiple of the {processes} processes",
-             run.global_batch)
+    require(run.global_batch % processes == 0, "run.global_batch", f"a multiple of the {processes} processes",
+            run.global_batch)
 
 
 def leaves(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
