@@ -12,7 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from carla_bridge.ports import free_ports, wait_for_port
+from carla_bridge.leases import lease_ports
+from carla_bridge.ports import wait_for_port
 from wamdiff2_core.processes import ManagedProcess
 
 DT_S = 0.05
@@ -28,7 +29,7 @@ def measure_client(town: str, vehicles: int, walkers: int, seconds: float) -> li
         vehicles, walkers: how many; one vehicle carries the camera of 512x256.
         seconds: simulated time to measure.
     """
-    port = free_ports(2)
+    port = lease_ports().number
     command = [sys.executable, "-m", "carla_bridge.server", "--port", str(port), "--town", town]
     with (
         tempfile.TemporaryDirectory() as folder,

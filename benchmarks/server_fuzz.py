@@ -27,7 +27,7 @@ import msgpack
 import typer
 
 from benchmarks.world_memory import resident_mib
-from carla_bridge.ports import free_ports
+from carla_bridge.leases import lease_ports
 from carla_bridge.server.handlers import all_methods
 from wamdiff2_core.cli.main import run_alone
 from wamdiff2_core.processes import child_environment
@@ -190,7 +190,7 @@ def main(
     if role:
         {"drive": drive, "hold": hold_sensors}[role](port)
         return 0
-    port = free_ports(2)
+    port = lease_ports().number
     server = _child("-m", "carla_bridge.server", "--port", str(port), stderr=subprocess.DEVNULL)
     assert server.stdout is not None
     assert server.stdout.readline().startswith("ready")

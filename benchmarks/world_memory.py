@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from carla_bridge.ports import free_ports, wait_for_port
+from carla_bridge.leases import lease_ports
+from carla_bridge.ports import wait_for_port
 from wamdiff2_core.processes import ManagedProcess
 
 DT_S = 0.05
@@ -30,7 +31,7 @@ WEATHERS = ("ClearNoon", "HardRainSunset", "CloudyNight", "WetCloudyNoon")
 
 def long_run(town: str, hours: float, seed: int) -> Iterator[tuple[float, float]]:
     """Simulate; yields (simulated seconds, resident MiB of the server) every `SAMPLE_S` of simulated time."""
-    port = free_ports(2)
+    port = lease_ports().number
     command = [sys.executable, "-m", "carla_bridge.server", "--port", str(port), "--town", town, "--seed", str(seed),
                "--vehicles", str(VEHICLES), "--walkers", str(WALKERS)]  # fmt: skip
     with (

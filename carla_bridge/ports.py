@@ -1,37 +1,12 @@
-"""Free ports for servers, and waiting until one listens."""
+"""Waiting until a server listens."""
 
 from __future__ import annotations
 
-import random
 import socket
 import time
 from collections.abc import Callable
 
 from wamdiff2_core.errors import InfrastructureError
-
-
-def free_ports(count: int, *, tries: int = 200) -> int:
-    """First of `count` neighbouring TCP ports of 127.0.0.1 that are free now, below the range of outgoing connections.
-
-    Raises:
-        InfrastructureError: none found.
-    """
-    chooser = random.SystemRandom()
-    for _ in range(tries):
-        first = chooser.randrange(20_000, 32_000 - count)
-        sockets: list[socket.socket] = []
-        try:
-            for port in range(first, first + count):
-                probe = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-                sockets.append(probe)
-                probe.bind(("127.0.0.1", port))
-            return first
-        except OSError:
-            continue
-        finally:
-            for probe in sockets:
-                probe.close()
-    raise InfrastructureError(f"no {count} neighbouring free TCP ports on 127.0.0.1 in {tries} tries")
 
 
 def wait_for_port(port: int, alive: Callable[[], bool], timeout_s: float, host: str = "127.0.0.1") -> None:

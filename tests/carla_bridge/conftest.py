@@ -23,10 +23,11 @@ ROOT = Path(__file__).resolve().parents[2]
 def server_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """RPC port of an embedded server with the default town, in a process of its own, shared by the whole session."""
     pytest.importorskip("carla", reason="needs the carla client library")
-    from carla_bridge.ports import free_ports, wait_for_port
+    from carla_bridge.leases import lease_ports
+    from carla_bridge.ports import wait_for_port
     from wamdiff2_core.processes import ManagedProcess
 
-    port = free_ports(2)
+    port = lease_ports().number
     log = tmp_path_factory.mktemp("server") / "server.log"
     command = [sys.executable, "-m", "carla_bridge.server", "--port", str(port)]
     with ManagedProcess("embedded server", command, log) as process:

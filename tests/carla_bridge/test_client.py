@@ -23,7 +23,8 @@ from carla_bridge.agents.route_follower import RouteFollower  # noqa: E402
 from carla_bridge.client.client import CameraMount, Simulation, warm_up_waits_s  # noqa: E402
 from carla_bridge.client.measurements import Stream  # noqa: E402
 from carla_bridge.client.server_watch import Fault  # noqa: E402
-from carla_bridge.ports import free_ports, wait_for_port  # noqa: E402
+from carla_bridge.leases import lease_ports  # noqa: E402
+from carla_bridge.ports import wait_for_port  # noqa: E402
 from carla_bridge.routes.navigation import Navigator  # noqa: E402
 from carla_bridge.routes.route_file import load_routes  # noqa: E402
 from carla_bridge.routes.route_planner import RoutePlanner  # noqa: E402
@@ -173,7 +174,7 @@ def test_an_unknown_town_is_a_user_error(server_port: int, demo_start: Pose2D) -
 
 def test_no_server_is_an_infrastructure_error() -> None:
     with pytest.raises(InfrastructureError, match="CARLA server"):
-        Simulation(port=free_ports(2), ego_pose=Pose2D(0.0, 0.0, 0.0), timeout_s=1.0)
+        Simulation(port=lease_ports().number, ego_pose=Pose2D(0.0, 0.0, 0.0), timeout_s=1.0)
 
 
 def test_the_expert_drives_a_demo_route_within_a_metre(server_port: int, demo_start: Pose2D) -> None:
@@ -201,7 +202,7 @@ def test_the_expert_drives_a_demo_route_within_a_metre(server_port: int, demo_st
 
 @pytest.fixture
 def own_server(tmp_path: Path) -> Iterator[tuple[ManagedProcess, int]]:
-    port = free_ports(2)
+    port = lease_ports().number
     command = [sys.executable, "-m", "carla_bridge.server", "--port", str(port)]
     with ManagedProcess("embedded server", command, tmp_path / "server.log") as process:
         wait_for_port(port, process.alive, 60.0)
@@ -211,7 +212,7 @@ def own_server(tmp_path: Path) -> Iterator[tuple[ManagedProcess, int]]:
 @pytest.fixture(scope="module")
 def busy_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """Port of a server of its own with traffic in it."""
-    port = free_ports(2)
+    port = lease_ports().number
     command = [sys.executable, "-m", "carla_bridge.server", "--port", str(port), "--vehicles", "12", "--walkers", "6"]
     log = tmp_path_factory.mktemp("busy") / "server.log"
     with ManagedProcess("embedded server", command, log) as process:

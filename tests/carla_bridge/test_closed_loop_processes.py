@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from carla_bridge.drive.run_setup import prepare_folder
-from carla_bridge.ports import free_ports, wait_for_port
+from carla_bridge.leases import PORTS_PER_LEASE, lease_ports
+from carla_bridge.ports import wait_for_port
 from wamdiff2_core.errors import InfrastructureError, UserError
 from wamdiff2_core.processes import ManagedProcess, child_environment
 
@@ -87,9 +88,9 @@ def test_children_get_no_trace_of_the_ros_wheels_restart(monkeypatch):
     assert environment["EXTRA"] == "1"
 
 
-def test_free_ports_can_all_be_bound():
-    first = free_ports(3)
-    sockets = [socket.socket() for _ in range(3)]
+def test_leased_ports_can_all_be_bound():
+    first = lease_ports().number
+    sockets = [socket.socket() for _ in range(PORTS_PER_LEASE)]
     try:
         for offset, probe in enumerate(sockets):
             probe.bind(("127.0.0.1", first + offset))
@@ -101,7 +102,7 @@ def test_free_ports_can_all_be_bound():
 def test_waiting_for_the_port_of_a_process_that_ended_fails_at_once():
     started = time.monotonic()
     with pytest.raises(InfrastructureError, match="ended"):
-        wait_for_port(free_ports(1), lambda: False, 30.0)
+        wait_for_port(lease_ports().number, lambda: False, 30.0)
     assert time.monotonic() - started < 5.0
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from carla_bridge.ports import free_ports
+from carla_bridge.leases import lease_ports
 from wamdiff2_core.cli.main import ENTRY_POINT_GROUP, as_command
 from wamdiff2_core.processes import child_environment
 
@@ -179,7 +179,7 @@ def test_the_client_script_of_the_documentation_drives_in_the_embedded_server(tm
     text = (ROOT / "docs" / "embedded_server.md").read_text()
     (script,) = re.findall(r"^```python server\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert script.count("2000") == 1
-    port = free_ports(2)
+    port = lease_ports().number
     (tmp_path / "client.py").write_text(script.replace("2000", str(port)))
     with subprocess.Popen(
         [sys.executable, "-m", "carla_bridge.server", "--port", str(port)],

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from carla_bridge.agent_server.server import AgentServer
-from carla_bridge.ports import free_ports, wait_for_port
+from carla_bridge.leases import lease_ports
+from carla_bridge.ports import wait_for_port
 from wamdiff2_core.planner import RandomPlanner
 from wamdiff2_core.processes import ManagedProcess
 from wamdiff2_core.types import Observation, Plan
@@ -36,7 +37,7 @@ def save_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def seen(python38: Path, nano_folder: Path, save_path: Path) -> dict[str, Any]:
     """What a replay of two routes saw; in the first one the planner is killed half-way."""
-    port = free_ports(2)
+    port = lease_ports().number
     command = [sys.executable, "-m", "carla_bridge.server", "--port", str(port), "--client-version", "0.9.15"]
     with ManagedProcess("embedded server", command, save_path / "server.log") as server:
         wait_for_port(port, server.alive, 60.0)

@@ -18,7 +18,8 @@ import pytest
 pytest.importorskip("carla", reason="needs the carla client library")
 
 from carla_bridge.leaderboard.verdict import Outcome
-from carla_bridge.ports import free_ports, wait_for_port
+from carla_bridge.leases import lease_ports
+from carla_bridge.ports import wait_for_port
 from carla_bridge.recording.results import DriveResults, read_plans, read_ticks
 from wamdiff2_core.cli.main import main
 from wamdiff2_core.processes import ManagedProcess, child_environment
@@ -36,7 +37,7 @@ FORBIDDEN = {"tick_cue", "set_episode_settings", "load_new_episode", "copy_opend
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """A server whose time the tests' owners move."""
-    number = free_ports(2)
+    number = lease_ports().number
     command = [sys.executable, "-m", "carla_bridge.server", "--port", str(number)]
     with ManagedProcess("server", command, tmp_path_factory.mktemp("server") / "log") as process:
         wait_for_port(number, process.alive, 90.0)
@@ -72,7 +73,7 @@ class Listener:
     def __init__(self, port: int) -> None:
         self.calls: Counter[str] = Counter()
         self.destroyed: list[int] = []
-        self.port = free_ports(1)
+        self.port = lease_ports().number
         self._to = port
         self._server = socket.create_server(("127.0.0.1", self.port))
         threading.Thread(target=self._accept, daemon=True).start()

@@ -12,7 +12,8 @@ import pytest
 carla = pytest.importorskip("carla", reason="needs the carla client library")
 
 from carla_bridge.client.surroundings import LightState  # noqa: E402
-from carla_bridge.ports import free_ports, wait_for_port  # noqa: E402
+from carla_bridge.leases import lease_ports  # noqa: E402
+from carla_bridge.ports import wait_for_port  # noqa: E402
 from carla_bridge.routes import ROUTES_FOLDER  # noqa: E402
 from carla_bridge.routes.route_file import load_routes  # noqa: E402
 from carla_bridge.scenarios.places import Junction, Place  # noqa: E402
@@ -27,7 +28,7 @@ FILE = ROUTES_FOLDER / "embedded-20.xml"
 def rails_for(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Rails]]:
     """Rails on the route of a scenario type in the evaluation set."""
     specs = load_routes(FILE)
-    port = free_ports(2)
+    port = lease_ports().number
     command = [sys.executable, "-m", "carla_bridge.server", "--port", str(port), "--town", specs[0].town]
     with ManagedProcess("embedded server", command, tmp_path_factory.mktemp("town") / "server.log") as process:
         wait_for_port(port, process.alive, 60.0)

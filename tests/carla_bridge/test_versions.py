@@ -17,7 +17,8 @@ import carla
 from carla_bridge.client import server_process, versions
 from carla_bridge.client.server_process import ServerProcess
 from carla_bridge.client.versions import check_versions, embedded_dialect
-from carla_bridge.ports import free_ports, wait_for_port
+from carla_bridge.leases import lease_ports
+from carla_bridge.ports import wait_for_port
 from carla_bridge.server.protocol.dialect import DIALECTS
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.processes import ManagedProcess, child_environment
@@ -58,7 +59,7 @@ def test_releases_that_end_each_others_process_are_refused(ours, theirs):
 def test_a_server_of_the_other_release_is_wrong_use_and_not_the_end_of_the_process(tmp_path):
     mine = carla.Client("127.0.0.1", 1).get_client_version()
     other = next(version for version in DIALECTS if version != mine)
-    port = free_ports(2)
+    port = lease_ports().number
     server = [sys.executable, "-m", "carla_bridge.server", "--port", str(port), "--client-version", other]
     with ManagedProcess("server", server, tmp_path / "log") as process:
         wait_for_port(port, process.alive, 90.0)

@@ -15,7 +15,7 @@ import msgpack
 import numpy as np
 import pytest
 
-from carla_bridge.ports import free_ports
+from carla_bridge.leases import lease_ports
 from carla_bridge.server.app import EmbeddedServer, ServerConfig
 from carla_bridge.server.protocol.doorkeeper import MAX_CONNECTIONS
 from wamdiff2_core.errors import InfrastructureError, UserError
@@ -59,7 +59,7 @@ def read_exactly(sock: socket.socket, count: int) -> bytes:
 
 
 def test_server_answers_streams_and_leaves_its_ports_free() -> None:
-    port = free_ports(2)
+    port = lease_ports().number
     for _ in range(2):
         with embedded(port):
             ((_, (_, (token,))),) = request(port, "get_episode_info")
@@ -75,7 +75,7 @@ def test_server_answers_streams_and_leaves_its_ports_free() -> None:
 
 
 def test_client_that_does_not_read_fills_no_memory_and_holds_up_nobody() -> None:
-    port, text, requests = free_ports(2), "x" * (1 << 20), 400
+    port, text, requests = lease_ports().number, "x" * (1 << 20), 400
     with embedded(port, text), socket.create_connection(("127.0.0.1", port), timeout=20) as sock:
         before = resident_bytes()
         for i in range(requests):
@@ -93,7 +93,7 @@ def test_client_that_does_not_read_fills_no_memory_and_holds_up_nobody() -> None
 
 
 def test_flood_of_requests_leaves_turns_to_others() -> None:
-    port, flood_size = free_ports(2), 20_000
+    port, flood_size = lease_ports().number, 20_000
     with embedded(port) as server, socket.create_connection(("127.0.0.1", port), timeout=20) as flood:
         assert server.world is not None
         before = server.world.frame
@@ -105,7 +105,7 @@ def test_flood_of_requests_leaves_turns_to_others() -> None:
 
 
 def test_strangers_that_say_nothing_keep_no_client_out() -> None:
-    port = free_ports(2)
+    port = lease_ports().number
     with embedded(port), contextlib.ExitStack() as strangers:
         early = strangers.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
         early.sendall(msgpack.packb([0, 1, "version", [[False]]]))
@@ -123,7 +123,7 @@ def test_strangers_that_say_nothing_keep_no_client_out() -> None:
 
 
 def test_taken_port_is_an_infrastructure_error_in_a_thread_too() -> None:
-    port = free_ports(2)
+    port = lease_ports().number
     with embedded(port), pytest.raises(InfrastructureError, match=str(port)), embedded(port):
         pass
 
@@ -135,7 +135,7 @@ def test_wrong_address_is_a_user_error(wrong: dict[str, Any]) -> None:
 
 
 def test_address_of_another_machine_is_told_apart_from_a_taken_port() -> None:
-    server = EmbeddedServer(ServerConfig(free_ports(2), "192.0.2.1"), make_town=lambda name: None)  # type: ignore[arg-type,return-value]
+    server = EmbeddedServer(ServerConfig(lease_ports().number, "192.0.2.1"), make_town=lambda name: None)  # type: ignore[arg-type,return-value]
     with pytest.raises(InfrastructureError, match="--host must be an address of this machine"), server:
         pass
 
@@ -143,6 +143,6 @@ def test_address_of_another_machine_is_told_apart_from_a_taken_port() -> None:
 def test_file_that_is_no_town_is_named_by_its_option(tmp_path: Path) -> None:
     cut = tmp_path / "cut.json"
     cut.write_text('{"a": ')
-    server = EmbeddedServer(ServerConfig(free_ports(2), map_file=cut))
+    server = EmbeddedServer(ServerConfig(lease_ports().number, map_file=cut))
     with pytest.raises(UserError, match=r"^--map: .*cut\.json"), server:
         pass

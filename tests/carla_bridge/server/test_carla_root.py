@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from carla_bridge.ports import free_ports
+from carla_bridge.leases import lease_ports
 from wamdiff2_core.processes import child_environment
 
 pytest.importorskip("carla", reason="needs the carla client library")
@@ -47,7 +47,7 @@ def started(command: list[str] | str, cwd: Path, env: dict[str, str]) -> Iterato
 
 
 def test_shell_command_of_an_evaluator_becomes_the_server(tmp_path: Path) -> None:
-    port, pid_file = free_ports(2), tmp_path / "server pid"
+    port, pid_file = lease_ports().number, tmp_path / "server pid"
     maps = tmp_path / "my maps"
     maps.mkdir()
     shutil.copy(SHIPPED, maps / "Yard.xodr")
@@ -62,7 +62,7 @@ def test_shell_command_of_an_evaluator_becomes_the_server(tmp_path: Path) -> Non
 
 
 def test_server_ends_when_the_evaluator_is_killed(tmp_path: Path) -> None:
-    port = free_ports(2)
+    port = lease_ports().number
     script = f"import subprocess; subprocess.run(['{STARTER}', '-carla-rpc-port={port}'])"
     env = environment(WAMDIFF2_PID_FILE=str(tmp_path / "pid"), WAMDIFF2_DIALECT="0.9.16")
     with started([sys.executable, "-c", script], tmp_path, env) as (evaluator, line):

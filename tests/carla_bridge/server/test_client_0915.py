@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from carla_bridge.ports import free_ports
+from carla_bridge.leases import lease_ports
 from tests.carla_bridge.server.whole_api_check import check_whole_api
 from wamdiff2_core.processes import child_environment
 
@@ -29,7 +29,7 @@ def run(python38: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ca
     """Runs a client script against a server of the 0.9.15 dialect; gives what it printed last, as JSON."""
     maps = tmp_path_factory.mktemp("my maps")
     shutil.copy(SHIPPED, maps / "Yard.xodr")
-    port = free_ports(2)
+    port = lease_ports().number
     command = [sys.executable, "-m", "carla_bridge.server", "--port", str(port), "--client-version", "0.9.15"]
     server = subprocess.Popen(
         [*command, "--maps", str(maps)], env=child_environment(), cwd=ROOT, stdout=subprocess.PIPE, text=True

@@ -20,7 +20,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from carla_bridge.ports import free_ports
+from carla_bridge.leases import lease_ports
 from carla_bridge.server.sensors.payloads import GeoReference
 from tests.carla_bridge.server.whole_api_check import check_whole_api
 from wamdiff2_core.processes import child_environment
@@ -46,7 +46,7 @@ def start_server(port: int) -> subprocess.Popen[str]:
 @pytest.fixture(scope="module")
 def server_port() -> Iterator[int]:
     """Port of a server process with the shipped town."""
-    port = free_ports(2)
+    port = lease_ports().number
     process = start_server(port)
     yield port
     assert process.poll() is None, "the server died"
@@ -196,7 +196,7 @@ def test_garbage_on_both_ports_disturbs_neither_client(server_port: int) -> None
 
 
 def test_signal_while_a_new_town_is_laid_out_still_gives_exit_code_zero() -> None:
-    port = free_ports(2)
+    port = lease_ports().number
     process = start_server(port)
     shipped = ROOT / "carla_bridge" / "server" / "towns" / "Wamtown01.xodr"
     town = shipped.read_text().replace("<header", "<!-- another --><header")
@@ -214,7 +214,7 @@ def test_signal_while_a_new_town_is_laid_out_still_gives_exit_code_zero() -> Non
 
 
 def test_taken_port_is_an_infrastructure_error_that_names_the_way_out() -> None:
-    port = free_ports(2)
+    port = lease_ports().number
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", port + 1))
         taken.listen()
@@ -230,7 +230,7 @@ def test_taken_port_is_an_infrastructure_error_that_names_the_way_out() -> None:
 
 def test_unknown_town_is_wrong_use() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "carla_bridge.server", "--port", str(free_ports(2)), "--town", "Wamtown1"],
+        [sys.executable, "-m", "carla_bridge.server", "--port", str(lease_ports().number), "--town", "Wamtown1"],
         env=child_environment(), cwd=ROOT, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == 2
@@ -239,7 +239,7 @@ def test_unknown_town_is_wrong_use() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_ends_the_server_quickly_with_exit_code_zero(number: signal.Signals) -> None:
-    process = start_server(free_ports(2))
+    process = start_server(lease_ports().number)
     started = time.monotonic()
     os.kill(process.pid, number)
     assert process.wait(timeout=10) == 0

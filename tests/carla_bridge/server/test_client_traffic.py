@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from carla_bridge.ports import free_ports, wait_for_port
+from carla_bridge.leases import lease_ports
+from carla_bridge.ports import wait_for_port
 from wamdiff2_core.processes import ManagedProcess, child_environment
 
 pytest.importorskip("carla", reason="needs the carla client library")
@@ -24,7 +25,7 @@ VEHICLES, WALKERS = 8, 4
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the client saw; one run serves all tests below."""
-    port = free_ports(2)
+    port = lease_ports().number
     log = tmp_path_factory.mktemp("traffic") / "server.log"
     command = [
         sys.executable, "-m", "carla_bridge.server", "--port", str(port), "--town", "Wamtown02",

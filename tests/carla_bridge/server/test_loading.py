@@ -16,7 +16,8 @@ import msgpack
 import numpy as np
 import pytest
 
-from carla_bridge.ports import free_ports, wait_for_port
+from carla_bridge.leases import lease_ports
+from carla_bridge.ports import wait_for_port
 from carla_bridge.server.app import EmbeddedServer, ServerConfig
 from carla_bridge.server.town.town_shelf import TownShelf
 from wamdiff2_core.errors import UserError
@@ -96,7 +97,7 @@ def served(port: int, make_town: Callable[[str], Any], gate: Gate | None = None)
 
 
 def test_others_are_answered_while_a_town_is_loaded_and_its_client_waits_in_turn() -> None:
-    gate, port = Gate(), free_ports(2)
+    gate, port = Gate(), lease_ports().number
 
     def make_town(name: str) -> Any:
         if name == "Slow":
@@ -125,7 +126,7 @@ def test_load_that_fails_is_told_and_what_the_client_asks_next_is_answered() -> 
             raise UserError("town", "the name of a town", name)
         return flat(name)
 
-    port = free_ports(2)
+    port = lease_ports().number
     with served(port, make_town):
         loader = Caller(port)
         ((failed, (message,)),) = loader.ask("load_new_episode", "Missing", True, 0)
@@ -135,7 +136,7 @@ def test_load_that_fails_is_told_and_what_the_client_asks_next_is_answered() -> 
 
 
 def test_tick_that_waits_for_the_cameras_of_a_new_town_holds_up_nobody_else() -> None:
-    gate, port = Gate(), free_ports(2)
+    gate, port = Gate(), lease_ports().number
     with served(port, flat, gate) as server:
         assert server.world is not None
         watcher, other = Caller(port), Caller(port)
@@ -182,7 +183,7 @@ def test_a_real_town_is_loaded_while_another_client_gets_every_answer_promptly(t
     import sys
 
     town, options = ("Town03", ["--maps", str(REAL_TOWNS)]) if REAL_TOWNS.is_dir() else ("Wamtown03", [])
-    port = free_ports(2)
+    port = lease_ports().number
     command = [sys.executable, "-m", "carla_bridge.server", "--port", str(port), *options]
     with ManagedProcess("embedded server", command, tmp_path / "server.log") as process:
         wait_for_port(port, process.alive, 120.0)

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from carla_bridge.ports import free_ports, wait_for_port
+from carla_bridge.leases import lease_ports
+from carla_bridge.ports import wait_for_port
 from carla_bridge.server.actors.signals import SignalControl, TrafficLight
 from carla_bridge.server.geometry.poses import Pose
 from carla_bridge.server.geometry.scene import LampColor, SignalKind
@@ -208,7 +209,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("signals")
     roads = (SHIPPED_FOLDER / "Wamtown01.xodr").read_text(encoding="utf-8")
     (folder / "Lit.xodr").write_text(with_signals("Lit", roads), encoding="utf-8")
-    port = free_ports(2)
+    port = lease_ports().number
     command = [sys.executable, "-m", "carla_bridge.server", "--port", str(port), "--map", str(folder / "Lit.xodr")]
     with ManagedProcess("embedded server", command, folder / "server.log") as process:
         wait_for_port(port, process.alive, 60.0)
