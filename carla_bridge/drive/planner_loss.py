@@ -6,7 +6,7 @@ A planner that comes back within that time is trusted again.
 from __future__ import annotations
 
 from carla_bridge.leaderboard.verdict import Outcome, Verdict
-from carla_bridge.recording.results import Infraction
+from carla_bridge.recording.results import TimedInfraction
 from wamdiff2_core.types import EgoState
 
 STANDING_MPS, STANDING_S = 0.1, 2.0
@@ -22,14 +22,14 @@ class PlannerLoss:
     def __init__(self) -> None:
         self._lost_s: float | None = None
         self._standing_since_s: float | None = None
-        self.infractions: list[Infraction] = []
+        self.infractions: list[TimedInfraction] = []
 
     def lost(self, t_s: float, ego: EgoState, detail: str) -> None:
         """Take note that no plans come any more, and why."""
         if self._lost_s is None:
             self._lost_s, self._standing_since_s = t_s, None
             pose = ego.map_from_base
-            self.infractions.append(Infraction("planner lost", t_s, pose.x_m, pose.y_m, detail))
+            self.infractions.append(TimedInfraction("planner lost", t_s, pose.x_m, pose.y_m, detail))
 
     def back(self) -> None:
         """Take note that plans come again."""

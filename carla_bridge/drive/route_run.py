@@ -24,7 +24,7 @@ from carla_bridge.leaderboard.infractions import InfractionKind
 from carla_bridge.leaderboard.record import RouteRecord, RouteStatus
 from carla_bridge.leaderboard.verdict import Outcome, Verdict
 from carla_bridge.recording.recorder import RouteRecorder
-from carla_bridge.recording.results import Infraction, PlanRecord, RouteResult, Tick, latencies_ms, latency_figures
+from carla_bridge.recording.results import PlanRecord, RouteResult, Tick, TimedInfraction, latencies_ms, latency_figures
 from carla_bridge.routes.navigation import Navigator, RoutePlan
 from carla_bridge.scenarios.errors import ScenarioError
 from wamdiff2_core.control.controller import Controller, PlanInMap
@@ -334,7 +334,7 @@ class RouteRun:
         wall_s = round(time.monotonic() - self._began, 2)
         record = self._criteria.record(failure=FAILURES.get(verdict.outcome), duration_system_s=wall_s)
         infractions = [*self._loss.infractions, *(
-            Infraction(str(item.infraction.kind), item.t_s, item.x_m, item.y_m, item.infraction.text)
+            TimedInfraction(str(item.infraction.kind), item.t_s, item.x_m, item.y_m, item.infraction.text)
             for item in self._criteria.incidents
             if item.infraction.kind is not InfractionKind.MIN_SPEED  # twenty a route, that cost nothing; in the record
         )]

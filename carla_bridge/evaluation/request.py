@@ -11,7 +11,7 @@ from typing import Any
 from carla_bridge.drive.driver import DriveConfig
 from carla_bridge.evaluation.attempts import Job
 from carla_bridge.evaluation.installation import checkpoint_of, versions
-from carla_bridge.provenance import code_hash
+from carla_bridge.provenance import code_hash, file_hashes, map_files
 from carla_bridge.recording.results import EVALUATION_KIND
 from carla_bridge.routes.route_file import RouteSpec
 from carla_bridge.routes.subset import chosen_ids
@@ -74,7 +74,7 @@ class Evaluation:
             "backend": drive.agent.backend,
             "plan_wait_s": drive.patience.wait_s,
             "server": drive.carla or "embedded",
-            "maps": {town: hashlib.sha256(file.read_bytes()).hexdigest() for town, file in self.map_files().items()},
+            "maps": file_hashes(self.map_files()),
             "label": drive.label,
             "code": code_hash(),
             "versions": versions(),
@@ -82,9 +82,7 @@ class Evaluation:
 
     def map_files(self) -> dict[str, Path]:
         """The towns' own OpenDRIVE files; a town that is not among them is a shipped one, as the code."""
-        folder = self.drive.maps
-        files = [] if folder is None else [folder / f"{town}.xodr" for town in sorted({s.town for s in self.specs})]
-        return {file.stem: file for file in files if file.is_file()}
+        return map_files(self.drive.maps, (spec.town for spec in self.specs))
 
 
 def select_routes(specs: Sequence[RouteSpec], subset: str | None) -> tuple[RouteSpec, ...]:

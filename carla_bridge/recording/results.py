@@ -42,7 +42,7 @@ EVALUATION_KIND = "closed-loop evaluation"  # `kind` of the first line of an eva
 
 
 @dataclass(frozen=True)
-class Infraction(Strict):
+class TimedInfraction(Strict):
     """Something that happened on the way.
 
     Attributes:
@@ -108,7 +108,7 @@ class RouteResult(Strict):
     plans_missing: int
     latency_ms: dict[str, float]
     decode: dict[str, float]
-    infractions: tuple[Infraction, ...]
+    infractions: tuple[TimedInfraction, ...]
     folder: str
     repeat: int = 0
     record: dict[str, Any] | None = None

@@ -12,7 +12,7 @@ from carla_bridge.leaderboard.infractions import Infraction as Entry
 from carla_bridge.leaderboard.record import RouteRecord, RouteStatus
 from carla_bridge.leaderboard.verdict import Outcome
 from carla_bridge.recording.recorder import RouteRecorder
-from carla_bridge.recording.results import DriveResults, Infraction, NotDriven, PlanRecord, RouteResult, Tick
+from carla_bridge.recording.results import DriveResults, NotDriven, PlanRecord, RouteResult, Tick, TimedInfraction
 from tests.carla_bridge.drive_doubles import straight_route
 from wamdiff2_core.config import CameraSpec
 from wamdiff2_core.types import CameraFrame, EgoState, Pose2D
@@ -63,7 +63,7 @@ def write_route(folder: Path, index: int, *, route_id: str, town: str = "Nowhere
         wall_s=3.0, max_deviation_m=0.0, off_lane_s=0.0, frames_sent=40, plans=40, plans_unreadable=0,
         plans_refused=0, plans_missing=0, latency_ms={"p50": 12.0, "p95": 12.0, "max": 12.0},
         decode={"prefill_ms": 3.0, "decode_ms": 8.0, "forwards": 4.0, "steps": 3.0, "blocks": 2.0, "tokens": 33.0},
-        infractions=tuple(Infraction(str(entry.kind), 4.0, 20.0, 0.0, entry.text) for entry in entries),
+        infractions=tuple(TimedInfraction(str(entry.kind), 4.0, 20.0, 0.0, entry.text) for entry in entries),
         folder=f"routes/{name}", record=record.to_json(0), scenario=SCENARIOS[index % len(SCENARIOS)],
     )
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carla_bridge.leaderboard.verdict import Outcome
-from carla_bridge.recording.results import SCHEMA, DriveResults, Infraction, RouteResult, Tick
+from carla_bridge.recording.results import SCHEMA, DriveResults, RouteResult, Tick, TimedInfraction
 from wamdiff2_core.config import CameraSpec
 from wamdiff2_core.errors import ExitCode, UserError
 
@@ -20,7 +20,7 @@ ROUTE = RouteResult(
     length_m=50.0, driven_m=49.0, duration_s=9.0, wall_s=4.0, max_deviation_m=0.3, off_lane_s=0.0, frames_sent=36,
     plans=36, plans_unreadable=1, plans_refused=0, plans_missing=0, latency_ms={"p50": 20.0, "p95": 30.0, "max": 40.0},
     decode={"forwards": 3.5, "decode_ms": 9.0},
-    infractions=(Infraction("off lane", 1.5, 2.0, -3.0, "up to 2 m"),), folder="routes/1",
+    infractions=(TimedInfraction("off lane", 1.5, 2.0, -3.0, "up to 2 m"),), folder="routes/1",
 )
 DRIVE = DriveResults(
     label="embedded world", planner="nano", link="ros", source="abc", latency_mode="lockstep",

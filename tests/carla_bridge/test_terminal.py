@@ -14,7 +14,7 @@ from carla_bridge.drive.driver import DriveConfig
 from carla_bridge.drive.terminal import final_line, route_line
 from carla_bridge.leaderboard.infractions import Infraction as Entry
 from carla_bridge.leaderboard.record import RouteRecord, RouteStatus
-from carla_bridge.recording.results import Infraction, latency_figures
+from carla_bridge.recording.results import TimedInfraction, latency_figures
 from carla_bridge.routes.route_file import load_routes
 from tests.carla_bridge import kill_anywhere
 from tests.carla_bridge.run_doubles import write_route
@@ -26,10 +26,12 @@ pytestmark = pytest.mark.carla
 HIT = Entry.collision("vehicle.audi.tt", 2, (30.0, 0.0, 0.0))
 RED = replace(
     ROUTE,
-    infractions=tuple(Infraction(kind, 1.0, 0.0, 0.0) for kind in ("red_light", "red_light", "collisions_vehicle")),
+    infractions=tuple(
+        TimedInfraction(kind, 1.0, 0.0, 0.0) for kind in ("red_light", "red_light", "collisions_vehicle")
+    ),
     record=RouteRecord.of_drive("1", 100.0, [HIT], RouteStatus.BLOCKED, town="Wamtown01").to_json(0),
 )
-SLOW = replace(ROUTE, infractions=(Infraction("min_speed_infractions", 1.0, 0.0, 0.0),))
+SLOW = replace(ROUTE, infractions=(TimedInfraction("min_speed_infractions", 1.0, 0.0, 0.0),))
 
 
 @pytest.fixture
