@@ -25,6 +25,8 @@ GrammarMode = Literal["off", "task"]
 GRAMMAR_MODES: tuple[str, ...] = get_args(GrammarMode)
 WarmStart = Literal["off", "previous"]
 WARM_STARTS: tuple[str, ...] = get_args(WarmStart)
+PromptReuse = Literal["off", "float32", "always"]
+PROMPT_REUSES: tuple[str, ...] = get_args(PromptReuse)
 REMASKING_STRATEGIES: tuple[str, ...] = get_args(RemaskingStrategy)
 
 
@@ -55,6 +57,8 @@ class DecodeConfig(Strict):
             0: none. Not with `autoregressive`.
         warm_start: `off`, or `previous`: a planner takes its plan before, moved on, as a second opinion, so that the
             tokens in which both agree need less confidence; with `low_confidence_dynamic`.
+        prompt_reuse: whether a prompt that begins as the one before did runs only what is new in it: `off`; `float32`,
+            where sums are in float32, so that answers stay the same; or `always`, where roundings may differ.
     """
 
     block_size: int = 32
@@ -69,6 +73,7 @@ class DecodeConfig(Strict):
     grammar: GrammarMode = "off"
     deadline_ms: float = 0.0
     warm_start: WarmStart = "off"
+    prompt_reuse: PromptReuse = "float32"
 
     def __post_init__(self) -> None:
         sizes = "published sizes: 4, 8, 16, 32"
@@ -92,6 +97,8 @@ class DecodeConfig(Strict):
             raise unknown_name("warm_start", self.warm_start, WARM_STARTS)
         require(self.warm_start == "off" or self.strategy == "low_confidence_dynamic", "warm_start",
                 f"off with {self.strategy}", self.warm_start, "only low_confidence_dynamic may fix more tokens a step")
+        if self.prompt_reuse not in PROMPT_REUSES:
+            raise unknown_name("prompt_reuse", self.prompt_reuse, PROMPT_REUSES)
 
 
 @dataclass(frozen=True)

@@ -169,6 +169,7 @@ class DecodeStats:
         interventions: of these, tokens where the grammar chose another than the model's best when it was fixed.
         hurried_steps: steps in which the deadline fixed tokens that the strategy would have left open.
         overshoot_ms: by how much the batch missed its deadline, wall clock; 0 when it was met, or there was none.
+        prefill_reused_tokens: of the prompt, tokens that were not run, as the prompt before began with them.
     """
 
     prefill_ms: float = 0.0
@@ -180,6 +181,7 @@ class DecodeStats:
     interventions: int = 0
     hurried_steps: int = 0
     overshoot_ms: float = 0.0
+    prefill_reused_tokens: int = 0
 
 
 @dataclass(frozen=True)

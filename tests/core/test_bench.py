@@ -394,10 +394,11 @@ def test_prefill_and_plan_write_their_parts(quick, nano_folder, tmp_path):
     assert run("prefill", nano_folder, "--rounds", 1, "--lengths", "16,32", "--json", file) == 0
     result = json.loads(file.read_text())
     rows = result["rows"]
-    assert [row["name"] for row in rows] == ["vision", "prefill", "hf_prefill", "prefill", "hf_prefill"]
-    assert rows[3]["prompt_tokens"] - rows[1]["prompt_tokens"] == 16
+    assert [row["name"] for row in rows] == ["vision", *["prefill", "hf_prefill", "second_question"] * 2]
+    assert rows[4]["prompt_tokens"] - rows[1]["prompt_tokens"] == 16
     assert rows[1]["prompt_tokens"] > 16 + 32  # the picture has 32 tokens
-    assert list(result["ratios"]["over_hf_prefill"]) == [str(rows[1]["prompt_tokens"]), str(rows[3]["prompt_tokens"])]
+    for ratio in ("over_hf_prefill", "second_over_prefill"):
+        assert list(result["ratios"][ratio]) == [str(rows[1]["prompt_tokens"]), str(rows[4]["prompt_tokens"])]
     assert run("plan", nano_folder, "--rounds", 1, "--json", file) == 0
     every = json.loads(file.read_text())["rows"]
     rows = {row["name"]: row["ms_median"] for row in every}

@@ -32,6 +32,7 @@ def test_published_decode_defaults():
         "grammar": "off",
         "deadline_ms": 0.0,
         "warm_start": "off",
+        "prompt_reuse": "float32",
     }
     assert (ImagePolicy().min_pixels, ImagePolicy().max_pixels) == (12544, 1920 * 1080)
 

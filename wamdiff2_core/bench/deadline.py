@@ -165,12 +165,13 @@ def read_case(sample: Sample, task: PlanningTask, rig: Sequence[CameraSpec]) -> 
 
 
 def planners_of(checkpoint: Checkpoint, deadlines_ms: Sequence[float]) -> list[CheckpointPlanner]:
-    """A planner without a deadline, then one for each; all on the same weights.
+    """A planner without a deadline, then one for each; all on the same weights, and none reuses another's prompt.
 
     Raises:
         UserError: the checkpoint does not plan, or its decoding cannot have a deadline.
     """
     base = checkpoint.record.decode if checkpoint.record is not None else DecodeConfig()
+    base = replace(base, prompt_reuse="off")
     return [CheckpointPlanner(checkpoint, replace(base, deadline_ms=ms)) for ms in (0.0, *deadlines_ms)]
 
 

@@ -17,7 +17,9 @@ from wamdiff2_core.bench.machine import Floor, synchronised
 from wamdiff2_core.bench.naive import stock_inputs
 from wamdiff2_core.bench.subjects import Subject, moved, observation, random_prompt
 from wamdiff2_core.chat import ModelInputs
+from wamdiff2_core.config import DecodeConfig
 from wamdiff2_core.errors import UserError
+from wamdiff2_core.model.block_model import BlockModel
 from wamdiff2_core.model.checkpoint import Checkpoint, load_checkpoint
 from wamdiff2_core.planner import CheckpointPlanner
 
@@ -58,7 +60,8 @@ def measure_prefill(
     """Time the subject's first picture, if it has one, and prompts of several lengths, turn about.
 
     Rows: `vision`, the picture alone; `prefill`, our prompt forward, picture included; `hf_prefill`, the stock model's
-    with the logits of the last token.
+    with the logits of the last token. With a picture, `second_question`, too: ours, of the same picture with other
+    words behind it, right after another question about it.
 
     Args:
         subject: model; its first prompt lends its images.
@@ -73,7 +76,9 @@ def measure_prefill(
     model, device = subject.model, subject.device
     blocks, size = subject.blocks, subject.decode.block_size
     limit = int(model.config.get_text_config().max_position_embeddings)
-    runs: list[tuple[str, int | None, float, Callable[[], object]]] = []
+    runs: list[tuple[str, int | None, float | None, Callable[[], object]]] = []
+    asks_again = BlockModel(model, blocks.backend, 1, reuse_prompts=True)
+    before: dict[int, Callable[[], object]] = {}  # what a run has before it, unmeasured
     pixels, grid = subject.prompts[0].pixel_values, subject.prompts[0].image_grid_thw
     if pixels is not None and grid is not None:
         least = floor.vision_s(subject.prompts[0])
@@ -86,31 +91,43 @@ def measure_prefill(
         least = floor.prefill_s(prompt)
         runs.append(("prefill", tokens, least, partial(blocks.prefill, [prompt], size, size)))
         runs.append(("hf_prefill", tokens, least, partial(_stock_prefill, model, prompt)))
+        if pixels is not None:
+            first, second = (partial(asks_again.prefill, [asked], size, size, "always")
+                             for asked in (_another(subject, prompt), prompt))
+            before[len(runs)] = first
+            runs.append(("second_question", tokens, None, second))
     times: list[list[float]] = [[] for _ in runs]
     for turn in range(rounds + 1):
         for step in range(len(runs)):
             which = (turn + step) % len(runs)
+            if which in before:
+                before[which]()
             started = synchronised(device)
             runs[which][3]()
             times[which].append((synchronised(device) - started) * 1e3)
             show(turn * len(runs) + step + 1)
     return [
-        part_row(name, every[1:], tokens, least * 1e3, every[0])
+        part_row(name, every[1:], tokens, None if least is None else least * 1e3, every[0])
         for (name, tokens, least, _), every in zip(runs, times, strict=True)
     ]
 
 
 def prefill_calls(subject: Subject, lengths: Sequence[int], rounds: int) -> int:
     """What `measure_prefill` will have told its `show` at the end."""
-    return (rounds + 1) * (2 * len(lengths) + (subject.prompts[0].pixel_values is not None))
+    seen = subject.prompts[0].pixel_values is not None
+    return (rounds + 1) * ((2 + seen) * len(lengths) + seen)
 
 
 def prefill_ratios(rows: Sequence[PartRow]) -> dict[str, dict[str, float]]:
-    """How many times quicker our prompt forward is than the stock one, by prompt tokens."""
-    stock = {row.prompt_tokens: row.ms_median for row in rows if row.name == "hf_prefill"}
-    return {"over_hf_prefill": {
-        str(row.prompt_tokens): stock[row.prompt_tokens] / row.ms_median for row in rows if row.name == "prefill"
-    }}
+    """How many times quicker our prompt forward is than the stock one, and a second question than it, by tokens."""
+
+    def over(slow: str, quick: str) -> dict[str, float]:
+        took_ms = {row.prompt_tokens: row.ms_median for row in rows if row.name == slow}
+        return {
+            str(row.prompt_tokens): took_ms[row.prompt_tokens] / row.ms_median for row in rows if row.name == quick
+        }
+
+    return {"over_hf_prefill": over("hf_prefill", "prefill"), "second_over_prefill": over("prefill", "second_question")}
 
 
 def measure_plan(
@@ -142,7 +159,8 @@ def measure_plan(
     """
     started = time.perf_counter()
     checkpoint = load_checkpoint(folder, device=device, dtype=dtype, backend=backend)
-    own = CheckpointPlanner(checkpoint)
+    base = checkpoint.record.decode if checkpoint.record is not None else DecodeConfig()
+    own = CheckpointPlanner(checkpoint, replace(base, prompt_reuse="off"))  # others plan on the same picture
     load_ms = (time.perf_counter() - started) * 1e3
     seen = observation(own.rig, image)
     warm_up_ms = _call_ms(own.warm_up)
@@ -203,6 +221,13 @@ def _prompt(subject: Subject, words: int) -> ModelInputs:
         return text
     opening = own.input_ids[: 1 + int((own.input_ids == config.image_token_id).nonzero().max())]
     return replace(own, input_ids=torch.cat([opening, text.input_ids]))
+
+
+def _another(subject: Subject, prompt: ModelInputs) -> ModelInputs:
+    """The same up to its last image, and then the words from the last to the first."""
+    opening = 1 + int((prompt.input_ids == subject.model.config.image_token_id).nonzero().max())
+    words = prompt.input_ids[opening:].flip(0)
+    return replace(prompt, input_ids=torch.cat([prompt.input_ids[:opening], words]))
 
 
 def _stock_prefill(model: Any, prompt: ModelInputs) -> None:

@@ -39,7 +39,7 @@ def decode_autoregressive(
     """
     rows = len(requests)
     started_ns = clock()
-    hidden = model.prefill(requests, 1, config.max_new_tokens)
+    hidden = model.prefill(requests, 1, config.max_new_tokens, config.prompt_reuse)
     prefilled_ns = clock()
 
     ids = torch.full((rows, config.max_new_tokens), eos_token_id, device=model.device)

@@ -99,7 +99,7 @@ def decode_blocks(
     size, counts = config.block_size, schedule(config.block_size, config.denoising_steps)
     blocks, rows = block_count(config.max_new_tokens, size), len(requests)
     started_ns = clock()
-    prompt = model.prefill(requests, size, blocks * size)
+    prompt = model.prefill(requests, size, blocks * size, config.prompt_reuse)
     budget: Budget | None = None
     if config.deadline_ms:
         prompt[:1, :1].cpu()  # an accelerator is done with the prompt, not only told of it

@@ -54,8 +54,9 @@ class Generation:
 class Generator:
     """Decodes batches with one model, one after the other whoever asks.
 
-    Requests leave nothing behind that a later answer could depend on, but the length of their steps, which only a
-    deadline looks at.
+    Requests leave behind what a later answer does not depend on: features of images and the keys and values of a
+    prompt, for when they come again, and the length of their steps, which only a deadline looks at. With `prompt_reuse:
+    always` it may depend on them by rounding.
 
     Attributes:
         model: the stock model; with the backend `eager`, its weights may change between calls.
@@ -75,7 +76,7 @@ class Generator:
         """
         chat = checkpoint.chat if checkpoint.tokenizer is not None else None
         record = checkpoint.record if enforce_record else None
-        blocks = BlockModel(checkpoint.model, checkpoint.runner, REUSED_IMAGES)
+        blocks = BlockModel(checkpoint.model, checkpoint.runner, REUSED_IMAGES, reuse_prompts=True)
         self._take(blocks, chat, record, checkpoint.mask_token_id, checkpoint.eos_token_id, checkpoint.lock)
 
     @classmethod
@@ -167,6 +168,7 @@ class Generator:
                 )
                 if batch.pace is not None:
                     self._paces[size] = batch.pace
+            reused = self.blocks.reused_columns
         width = 1 if config.strategy == "autoregressive" else config.block_size
         decoded = batch.blocks.tolist()
         traces: list[DecodeTrace | None] = [None] * len(decoded)
@@ -190,6 +192,7 @@ class Generator:
                 interventions=sum(strange[: len(tokens) + ended]),
                 hurried_steps=sooner,
                 overshoot_ms=batch.overshoot_ms,
+                prefill_reused_tokens=reused,
             )
             text = self._chat.decode(tokens) if self._chat is not None else ""
             answers.append(Generation(tokens, tuple(raw), text, ended, stats, traced))

@@ -201,7 +201,7 @@ def decode_on_device(
     size, counts = config.block_size, schedule(config.block_size, config.denoising_steps)
     blocks, rows = block_count(config.max_new_tokens, size), len(requests)
     started_ns = clock()
-    model.prefill(requests, size, blocks * size)
+    model.prefill(requests, size, blocks * size, config.prompt_reuse)
     prefilled_ns = clock()
     decoder = _Decoder(model, config, mask_token_id, eos_token_id)
     state = decoder.state

@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 
 from wamdiff2_core.chat import ModelInputs
+from wamdiff2_core.config import PromptReuse
 from wamdiff2_core.model.backends import Backend, Batch, make_backend
+from wamdiff2_core.model.cached_prompt import CachedPrompt, ImageKey, placed_images
 from wamdiff2_core.model.positions import answer_positions, prompt_positions
-from wamdiff2_core.model.vision import ImageMemory
+from wamdiff2_core.model.vision import ImageMemory, image_keys
 
 if TYPE_CHECKING:
     from transformers import Qwen3VLForConditionalGeneration
@@ -29,10 +31,12 @@ class BlockModel:
         backend: what runs it.
         stepwise: whether all steps go through `forward`, also where a device could decode whole answers by itself.
         prompt_columns: columns that hold prompts; an answer token with offset j has column `prompt_columns + j`.
+        reused_columns: of these, the leading ones that the last `prefill` did not run.
     """
 
     def __init__(
-        self, model: Qwen3VLForConditionalGeneration, backend: Backend | str = "eager", reused_images: int = 0
+        self, model: Qwen3VLForConditionalGeneration, backend: Backend | str = "eager", reused_images: int = 0,
+        reuse_prompts: bool = False,
     ) -> None:
         """Take a stock model in evaluation mode.
 
@@ -40,6 +44,7 @@ class BlockModel:
             model: with `eager`, its weights are read anew at every call.
             backend: one made for this model, or the name of one.
             reused_images: images whose features are kept for when they come again; not for weights that change.
+            reuse_prompts: whether a prompt may be reused, if `prefill` is told so, too.
 
         Raises:
             UserError: see `make_backend`.
@@ -47,8 +52,10 @@ class BlockModel:
         self.model: Any = model
         self.backend = make_backend(backend, model) if isinstance(backend, str) else backend
         self._encode_images = ImageMemory(self.backend.encode_images, reused_images)
+        self._remembers = reused_images > 0 or reuse_prompts
+        self._reuse_prompts = reuse_prompts
         self.stepwise = False
-        self.prompt_columns = 0
+        self.prompt_columns = self.reused_columns = 0
 
     @property
     def device(self) -> torch.device:
@@ -60,13 +67,19 @@ class BlockModel:
         """Rows of the head."""
         return self.backend.vocabulary
 
-    def prefill(self, requests: Sequence[ModelInputs], block_size: int, answer_columns: int) -> Tensor:
+    def prefill(
+        self, requests: Sequence[ModelInputs], block_size: int, answer_columns: int, reuse: PromptReuse = "off"
+    ) -> Tensor:
         """Run the prompts, block-causally in width `block_size`, and make room for the answers.
+
+        Blocks with which all of them begin as the prompts of the batch before did are not run again: their keys and
+        values are still there. That needs as many prompts, all of one length in either batch.
 
         Args:
             requests: prompts of any lengths; each counts blocks and positions from its own first token.
             block_size: 1 gives causal attention.
             answer_columns: columns that answers may take.
+            reuse: of `DecodeConfig.prompt_reuse`.
 
         Returns:
             (N, D) hidden state of each prompt's last token, after the final norm.
@@ -89,10 +102,20 @@ class BlockModel:
             answers[:, row] = answer_positions(own, answer_columns)
             valid[row, width - length :] = True
         padding = None if min(lengths) == width else valid.to(device)
+        keys = self._image_keys(requests)
+        prompt, before = None, self.backend.prompt
+        allowed = reuse == "always" or (reuse == "float32" and self.backend.dtype == torch.float32)
+        if self._reuse_prompts and allowed and padding is None:
+            prompt = self._prompt(ids, positions, block_size, keys)
+        reused = 0 if before is None or prompt is None else before.shared_columns(prompt)
+        self.reused_columns = reused
         batch = Batch(
-            ids.to(device), positions.to(device), block_size, padding, answers.to(device), *self._images(requests, ids)
+            ids.to(device), positions.to(device), block_size, padding, answers.to(device),
+            *self._images(requests, ids, keys, reused), reused=reused,
         )
-        return self.backend.prefill(batch)
+        hidden = self.backend.prefill(batch)
+        self.backend.prompt = prompt  # only now: a prefill that fails leaves nothing to go by
+        return hidden
 
     def forward(self, ids: Tensor, offset: int, commit: int = 0, wanted: Tensor | None = None) -> Tensor:
         """Run answer tokens against the prompt and all earlier answer columns, writing their keys and values.
@@ -119,17 +142,45 @@ class BlockModel:
         """(..., V) fp32 logits of hidden states after the final norm; (..., n) of n tokens alone when given."""
         return self.backend.logits(hidden, tokens)
 
+    def _image_keys(self, requests: Sequence[ModelInputs]) -> list[list[ImageKey]]:
+        """What tells the images of each request apart; nothing where nobody asks."""
+        return [
+            image_keys(request.pixel_values, request.image_grid_thw)
+            if self._remembers and request.pixel_values is not None and request.image_grid_thw is not None else []
+            for request in requests
+        ]
+
+    def _prompt(
+        self, ids: Tensor, positions: Tensor, block_size: int, keys: Sequence[Sequence[ImageKey]]
+    ) -> CachedPrompt:
+        config = self.model.config
+        images = [
+            placed
+            for row, own in enumerate(keys)
+            for placed in placed_images(
+                row, (ids[row] == config.image_token_id).nonzero()[:, 0], own, config.vision_config.spatial_merge_size
+            )
+        ]
+        return CachedPrompt(ids, positions, block_size, frozenset(images), self.backend.weights_state())
+
     def _images(
-        self, requests: Sequence[ModelInputs], ids: Tensor
+        self, requests: Sequence[ModelInputs], ids: Tensor, keys: Sequence[Sequence[ImageKey]], reused: int
     ) -> tuple[Tensor | None, Tensor | None, Sequence[Tensor]]:
-        """Mask of the image tokens in `ids`, their features and the deepstack levels."""
+        """Mask of the image tokens in `ids` from column `reused` on, their features and the deepstack levels."""
         pixels = [request.pixel_values for request in requests if request.pixel_values is not None]
         grids = [request.image_grid_thw for request in requests if request.image_grid_thw is not None]
         if not pixels:
             return None, None, ()
-        tokens, deepstack = self._encode_images(torch.cat(pixels), torch.cat(grids), self.device)
         where = ids == self.model.config.image_token_id
         for row, request in enumerate(requests):  # a literal image token in a prompt without images stays a token
             if request.pixel_values is None:
                 where[row] = False
-        return where.to(self.device), tokens, deepstack
+        late = where.nonzero()[:, 1] >= reused
+        if reused and not late.any():
+            return None, None, ()
+        known = [key for own in keys for key in own] if self._remembers else None
+        tokens, deepstack = self._encode_images(torch.cat(pixels), torch.cat(grids), self.device, known)
+        if reused:  # an image may begin in a block that is there, and end in one that is not
+            late = late.to(self.device)
+            tokens, deepstack = tokens[late], [level[late] for level in deepstack]
+        return where[:, reused:].to(self.device), tokens, deepstack

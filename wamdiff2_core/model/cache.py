@@ -2,7 +2,7 @@
 
 Prompt columns come first, right-aligned so that every row's prompt ends at the same column; answer blocks follow. A
 block's columns are written again at each of its forwards: first for its masks, at last for its final tokens, and then
-they stay. Buffers outlive a request; only columns written in this request are ever read.
+they stay. Buffers outlive a request; only columns written in this request, or kept for it, are ever read.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ class BlockCache:
         self._start = 0
         self._columns = 0
 
-    def begin(self, layers: int, shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device) -> None:
+    def begin(
+        self, layers: int, shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device, kept: int = 0
+    ) -> None:
         """Make room for a request.
 
         Args:
             layers: text layers.
             shape: (rows, key-value heads, columns, head_dim).
             dtype, device: of the model.
+            kept: leading columns that stay as the request before left them; it must have had the same rows.
         """
         rows, heads, columns, head_dim = shape
         self._columns = columns
@@ -36,8 +39,13 @@ class BlockCache:
         fits = len(self._keys) == layers and have[0] == rows and have[1] == heads and have[3] == head_dim
         if fits and have[2] >= columns and self._keys[0].dtype == dtype and self._keys[0].device == device:
             return
+        old = self.columns(0, kept)
         self._keys = [torch.empty(shape, dtype=dtype, device=device) for _ in range(layers)]
         self._values = [torch.empty(shape, dtype=dtype, device=device) for _ in range(layers)]
+        if kept:
+            for (keys, values), (old_keys, old_values) in zip(self.columns(0, kept), old, strict=True):
+                keys.copy_(old_keys)
+                values.copy_(old_values)
 
     def write_at(self, column: int) -> None:
         """Let the next forward write its columns from `column` on."""

@@ -18,6 +18,8 @@ from torch import Tensor
 from torch.nn import functional
 from transformers.vision_utils import get_vision_interpolation_indices_and_weights, get_vision_position_ids
 
+from wamdiff2_core.model.cached_prompt import ImageKey
+
 Attend = Callable[[Tensor, Tensor, Tensor, float], Tensor]
 
 
@@ -142,17 +144,20 @@ class ImageMemory:
     def __init__(self, encode: Callable[[Tensor, Tensor], tuple[Tensor, list[Tensor]]], capacity: int) -> None:
         """Remember up to `capacity` images, 0 for none, of an encoder that is called as `VisionEncoder` is."""
         self._encode, self._capacity = encode, capacity
-        self._kept: OrderedDict[tuple[tuple[int, ...], bytes], tuple[Tensor, list[Tensor]]] = OrderedDict()
+        self._kept: OrderedDict[ImageKey, tuple[Tensor, list[Tensor]]] = OrderedDict()
 
     def __call__(
-        self, pixel_values: Tensor, image_grid_thw: Tensor, device: torch.device
+        self, pixel_values: Tensor, image_grid_thw: Tensor, device: torch.device,
+        keys: Sequence[ImageKey] | None = None,
     ) -> tuple[Tensor, list[Tensor]]:
-        """See `VisionEncoder.__call__`; features are on `device`, and pixels best on the host, which compares them."""
+        """See `VisionEncoder.__call__`; features are on `device`, and pixels best on the host, which compares them.
+
+        `keys` are those of `image_keys`, where they are known already.
+        """
         if not self._capacity:
             return self._encode(pixel_values.to(device), image_grid_thw)
-        grids = [tuple(int(side) for side in grid) for grid in image_grid_thw.tolist()]
-        images = torch.split(pixel_values, [t * h * w for t, h, w in grids])
-        keys = [(grid, _fingerprint(image)) for grid, image in zip(grids, images, strict=True)]
+        keys = keys if keys is not None else image_keys(pixel_values, image_grid_thw)
+        images = torch.split(pixel_values, image_grid_thw.prod(-1).tolist())
         found = {key: self._kept[key] for key in keys if key in self._kept}
         new = [index for index, key in enumerate(keys) if key not in found and key not in keys[:index]]
         if new:
@@ -180,6 +185,13 @@ class ImageMemory:
         shares = [count * len(tokens) // len(pixels) for count in patches]  # all images merge alike
         levels = [torch.split(level, shares) for level in (tokens, *deepstack)]
         return [(own[0], list(own[1:])) for own in zip(*levels, strict=True)]
+
+
+def image_keys(pixel_values: Tensor, image_grid_thw: Tensor) -> list[ImageKey]:
+    """What tells images apart; arguments are those of `VisionEncoder.__call__`, pixels best on the host."""
+    grids = [(int(t), int(h), int(w)) for t, h, w in image_grid_thw.tolist()]
+    images = torch.split(pixel_values, [t * h * w for t, h, w in grids])
+    return [(grid, _fingerprint(image)) for grid, image in zip(grids, images, strict=True)]
 
 
 def _fingerprint(image: Tensor) -> bytes:

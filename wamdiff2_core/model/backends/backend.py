@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from wamdiff2_core.model.cached_prompt import CachedPrompt
 from wamdiff2_core.model.masks import prefix_mask
 
 
@@ -27,9 +28,11 @@ class Batch:
         block_size: B of the block-causal mask; 1 is causal attention.
         padding: (N, P) bool, False on padding; None when no row has any.
         answer_positions: (3, N, R) long, equal on all three axes and counting up by one.
-        image_slots: (N, P) bool, columns that hold image tokens; None without images.
+        image_slots: (N, P - K) bool, columns from K on that hold image tokens; None without images there.
         image_tokens: (slots, D) features, row after row of `image_slots`; None without images.
         deepstack: the same, to be added to the output of the first layers.
+        reused: K, leading columns whose keys and values are in the cache already, from the batch before, which had
+            as many rows; a multiple of B below P, and 0 with padding.
     """
 
     ids: Tensor
@@ -40,12 +43,13 @@ class Batch:
     image_slots: Tensor | None = None
     image_tokens: Tensor | None = None
     deepstack: Sequence[Tensor] = ()
+    reused: int = 0
 
     @property
     def allowed(self) -> Tensor:
-        """(1 or N, P, P) bool, what a prompt token may attend to, [query, key]; a padding row sees itself."""
+        """(1 or N, P - K, P) bool, what a token that is run may attend to, [query, key]; padding sees itself."""
         valid = torch.ones_like(self.ids[:1], dtype=torch.bool) if self.padding is None else self.padding
-        return prefix_mask(valid, self.block_size)
+        return prefix_mask(valid, self.block_size)[..., self.reused :, :]
 
 
 class Backend(Protocol):
@@ -64,6 +68,7 @@ class Backend(Protocol):
       by (N, n, commit, columns rounded up to a bucket), with the start column and the padding read from the device.
     - `offset` and `commit` are host integers, known without waiting for the device. Nobody reads results on the host
       between `step` and `pick`, and none of them need wait for the device.
+    - A step writes no column of a prompt: what `prefill` wrote to [0, P) stays until the next one.
     - What `step`, `pick` and `prefill` return may be a static buffer: callers are done with it before the next call of
       the same method.
     - Weights do not change after construction, but for `eager`, which reads them anew at every call.
@@ -72,9 +77,15 @@ class Backend(Protocol):
         name: of `BACKENDS`.
         device: where it runs.
         vocabulary: V, rows of the head.
+        dtype: that sums are in.
+        prompt: what lies in columns [0, P), told by whoever ran it; None, as after every `prefill`, is unknown.
     """
 
     name: str
+    prompt: CachedPrompt | None
+
+    @property
+    def dtype(self) -> torch.dtype: ...
 
     @property
     def device(self) -> torch.device: ...
@@ -95,6 +106,8 @@ class Backend(Protocol):
 
     def prefill(self, batch: Batch) -> Tensor:
         """Begin a batch: run its prompts, write their keys and values to columns [0, P), make room for R more.
+
+        The first `batch.reused` columns are neither run nor written. `prompt` is None after it, also when it fails.
 
         Returns:
             (N, D) hidden state of each prompt's last token, after the final norm.
@@ -133,6 +146,9 @@ class Backend(Protocol):
 
     def logits(self, hidden: Tensor, tokens: Tensor | None = None) -> Tensor:
         """(..., V) fp32 logits of hidden states after the final norm; (..., k) of k tokens alone when given."""
+
+    def weights_state(self) -> Hashable:
+        """Equal before and after, as long as the weights are the same; of no use but to be compared."""
 
     def columns(self, first: int, last: int) -> list[tuple[Tensor, Tensor]]:
         """Keys and values at columns [first, last), one pair of (N, heads, columns, head_dim) a layer, to look at."""

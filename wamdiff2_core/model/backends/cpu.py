@@ -10,6 +10,7 @@ it has (AMX or AVX-512 BF16), weights in bfloat16 run in bfloat16, on PyTorch's 
 from __future__ import annotations
 
 import logging
+from collections.abc import Hashable
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from torch import Tensor
 from wamdiff2_core.model.backends.backend import Batch
 from wamdiff2_core.model.backends.native import NativeHead, NativeText, kernels
 from wamdiff2_core.model.backends.packed import PackedHead, PackedText, Seen, TextEngine
+from wamdiff2_core.model.cached_prompt import CachedPrompt
 from wamdiff2_core.model.vision import VisionEncoder
 
 if TYPE_CHECKING:
@@ -65,6 +67,7 @@ class CpuBackend:
         else:
             self._text, self._head = PackedText(text, self.dtype), PackedHead(stock.lm_head, self.dtype)
         self._vision = VisionEncoder(visual if self.dtype == own else deepcopy(visual).to(self.dtype))
+        self.prompt: CachedPrompt | None = None
         self._prompt_columns = 0
         self._low, self._padded = torch.empty(0, dtype=torch.int32), False
 
@@ -85,22 +88,24 @@ class CpuBackend:
     def prefill(self, batch: Batch) -> Tensor:
         """See `Backend.prefill`."""
         rows, width = batch.ids.shape
+        reused, self.prompt = batch.reused, None
         self._prompt_columns, self._padded = width, batch.padding is not None
         self._low = torch.zeros(rows, dtype=torch.int32)
         if batch.padding is not None:
             self._low = (~batch.padding).sum(-1, dtype=torch.int32)
-        self._text.begin(rows, width + batch.answer_positions.shape[-1], batch.answer_positions)
-        embeds = self._text.embed(batch.ids)
+        self._text.begin(rows, width + batch.answer_positions.shape[-1], batch.answer_positions, reused)
+        embeds = self._text.embed(batch.ids[:, reused:])
         if batch.image_slots is not None and batch.image_tokens is not None:
             embeds[batch.image_slots] = batch.image_tokens.to(embeds.dtype)
-        block = (torch.arange(width, dtype=torch.int32) - self._low[:, None]).div(
+        block = (torch.arange(reused, width, dtype=torch.int32) - self._low[:, None]).div(
             batch.block_size, rounding_mode="floor"
         )
         high = (self._low[:, None] + (block + 1) * batch.block_size).clamp(max=width)
         seen = Seen(self._low, high.to(torch.int32), even=False)
-        last = torch.arange(1, rows + 1) * width - 1
+        last = torch.arange(1, rows + 1) * (width - reused) - 1
         return self._text.run(
-            embeds, self._text.rotary(batch.positions), 0, seen, last, batch.image_slots, batch.deepstack
+            embeds, self._text.rotary(batch.positions[..., reused:]), reused, seen, last, batch.image_slots,
+            batch.deepstack,
         )
 
     def step(self, ids: Tensor, offset: int, commit: int = 0, wanted: Tensor | None = None) -> Tensor:
@@ -133,6 +138,10 @@ class CpuBackend:
             weight, bias = weight[tokens], None if bias is None else bias[tokens]
         weight = weight.to(self.dtype)
         return torch.nn.functional.linear(hidden, weight, None if bias is None else bias.to(self.dtype)).float()
+
+    def weights_state(self) -> Hashable:
+        """See `Backend.weights_state`: they never change."""
+        return ()
 
     def columns(self, first: int, last: int) -> list[tuple[Tensor, Tensor]]:
         """See `Backend.columns`."""

@@ -6,7 +6,7 @@ calls.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from wamdiff2_core.model.backends.backend import Batch, step_mask
 from wamdiff2_core.model.cache import BlockCache
+from wamdiff2_core.model.cached_prompt import CachedPrompt
 from wamdiff2_core.model.masks import as_attention_mask
 from wamdiff2_core.model.vision import VisionEncoder
 
@@ -32,6 +33,7 @@ class EagerBackend:
         self._text: Any = model.model.language_model
         self._vision = VisionEncoder(model.model.visual)
         self._cache = BlockCache()
+        self.prompt: CachedPrompt | None = None
         self._attn = str(self._text.config._attn_implementation)
         self._prompt_columns = 0
         self._padding: Tensor | None = None
@@ -42,6 +44,12 @@ class EagerBackend:
         """Where the model lives."""
         device: torch.device = self._text.embed_tokens.weight.device
         return device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights."""
+        dtype: torch.dtype = self._text.embed_tokens.weight.dtype
+        return dtype
 
     @property
     def vocabulary(self) -> int:
@@ -55,18 +63,19 @@ class EagerBackend:
     def prefill(self, batch: Batch) -> Tensor:
         """See `Backend.prefill`."""
         rows, width = batch.ids.shape
+        self.prompt = None
         self._prompt_columns, self._padding = width, batch.padding
-        embeds = self._text.embed_tokens(batch.ids)
+        embeds = self._text.embed_tokens(batch.ids[:, batch.reused :])
         if batch.image_slots is not None and batch.image_tokens is not None:
             embeds[batch.image_slots] = batch.image_tokens.to(embeds.dtype)
         self._rotary = self._text.rotary_emb(embeds, batch.answer_positions)
         config = self._text.config
         columns = width + batch.answer_positions.shape[-1]
         shape = rows, config.num_key_value_heads, columns, config.head_dim
-        self._cache.begin(config.num_hidden_layers, shape, embeds.dtype, self.device)
-        self._cache.write_at(0)
+        self._cache.begin(config.num_hidden_layers, shape, embeds.dtype, self.device, batch.reused)
+        self._cache.write_at(batch.reused)
         mask = as_attention_mask(batch.allowed, embeds.dtype, self._attn)
-        rotary = self._text.rotary_emb(embeds, batch.positions)
+        rotary = self._text.rotary_emb(embeds, batch.positions[..., batch.reused :])
         last: Tensor = self._text.norm(self._run(embeds, rotary, mask, batch.image_slots, batch.deepstack)[:, -1])
         return last
 
@@ -101,6 +110,13 @@ class EagerBackend:
             return logits
         bias = None if head.bias is None else head.bias[tokens]
         return torch.nn.functional.linear(hidden, head.weight[tokens], bias).float()
+
+    def weights_state(self) -> Hashable:
+        """See `Backend.weights_state`; writes to a parameter's `.data`, which PyTorch does not count, are not seen."""
+        weights = list(self._model.parameters())
+        if any(weight.is_inference() for weight in weights):
+            return object()  # nobody counts their changes
+        return tuple((weight.data_ptr(), weight._version, weight.dtype) for weight in weights)
 
     def columns(self, first: int, last: int) -> list[tuple[Tensor, Tensor]]:
         """See `Backend.columns`."""

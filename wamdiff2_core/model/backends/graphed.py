@@ -144,25 +144,35 @@ class Room:
 
 
 class PromptWriter:
-    """A cache for the stock layers of a prefill, which puts right-aligned prompts left-aligned into a room."""
+    """A cache for the stock layers of a prefill, which puts right-aligned prompts left-aligned into a room.
+
+    Attributes:
+        room: where to.
+        slots: of each token that is run, row after row, among all columns of the room.
+        reused: leading columns that were there before.
+    """
 
     def __init__(self) -> None:
         self.room: Room | None = None
         self.slots: Tensor | None = None
+        self.reused = 0
 
     def begin(self, *_: Any) -> None:
         """Nothing: the room is there."""
 
     def write_at(self, column: int) -> None:
-        """Nothing: prompts begin at column 0."""
+        """Nothing: slots say it."""
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Write (N, G, P, d) keys and values of a layer; return them."""
+        """Write (N, G, n, d) keys and values of a layer; return them with those of the reused columns before them."""
         assert self.room is not None
         assert self.slots is not None
         for which, new in enumerate((keys, values)):
             flat = self.room.cache[layer, which].flatten(0, 1)
             flat.index_copy_(0, self.slots, new.transpose(1, 2).flatten(0, 1))
+        if self.reused:
+            whole = self.room.cache[layer, :, :, : self.reused + keys.shape[2]].transpose(2, 3)
+            return whole[0], whole[1]
         return keys, values
 
 
@@ -211,12 +221,13 @@ class GraphedBackend(EagerBackend):
 
     def prefill(self, batch: Batch) -> Tensor:
         """See `Backend.prefill`."""
+        self.prompt = None
         rows, width = batch.ids.shape
         answers = batch.answer_positions.shape[-1]
         self._columns = -(-(width + answers + 1) // BUCKET) * BUCKET
         room = self._rooms.get(rows)
         if room is None or room.capacity < self._columns or room.cos.shape[1] < answers:
-            room = self._rooms[rows] = self._make_room(rows, answers)
+            room = self._rooms[rows] = self._make_room(rows, answers, batch.reused)
         if batch.padding is None:
             self._lengths = [width] * rows
             pad = torch.zeros(rows, dtype=torch.long, device=self.device)
@@ -227,7 +238,8 @@ class GraphedBackend(EagerBackend):
         column = torch.arange(width, device=self.device) - pad[:, None]
         column = torch.where(column >= 0, column, room.capacity - 1)
         row = torch.arange(rows, device=self.device)[:, None] * room.capacity
-        self._writer.room, self._writer.slots = room, (row + column).flatten()
+        self._writer.room, self._writer.reused = room, batch.reused
+        self._writer.slots = (row + column)[:, batch.reused :].flatten()
         room.cache[:, :, :, min(self._lengths) : self._columns].zero_()
         last = super().prefill(batch)
         for table, new in zip((room.cos, room.sin), self._rotary, strict=True):
@@ -355,8 +367,15 @@ class GraphedBackend(EagerBackend):
         result: Tensor = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
         return result
 
-    def _make_room(self, rows: int, answers: int) -> Room:
-        """Memory for at least this batch and all before it of as many rows, so that it grows seldom."""
+    def weights_state(self) -> Hashable:
+        """See `Backend.weights_state`: they never change."""
+        return ()
+
+    def _make_room(self, rows: int, answers: int, kept: int) -> Room:
+        """Memory for at least this batch and all before it of as many rows, so that it grows seldom.
+
+        The first `kept` columns are those of the memory that it replaces.
+        """
         config, old = self._text.config, self._rooms.get(rows)
         weight = self._text.embed_tokens.weight
         columns = self._columns if old is None else max(self._columns, old.capacity)
@@ -365,11 +384,14 @@ class GraphedBackend(EagerBackend):
         def zeros(*size: int, dtype: torch.dtype = weight.dtype) -> Tensor:
             return torch.zeros(size, dtype=dtype, device=self.device)
 
-        return Room(
+        room = Room(
             zeros(config.num_hidden_layers, 2, rows, columns, config.num_key_value_heads, config.head_dim),
             zeros(rows, table, config.head_dim), zeros(rows, table, config.head_dim),
             zeros(rows, dtype=torch.long), zeros(dtype=torch.long),
         )
+        if old is not None:
+            room.cache[:, :, :, :kept].copy_(old.cache[:, :, :, :kept])
+        return room
 
 
 class SdpaAttention:

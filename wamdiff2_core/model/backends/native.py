@@ -178,9 +178,10 @@ class NativeText(TextEngine):
         self._capacity = self._rows = 0
         self._scratch, self._all = torch.empty(0), torch.empty(0, dtype=torch.int32)
 
-    def _make_room(self, rows: int, columns: int) -> None:
+    def _make_room(self, rows: int, columns: int, kept: int) -> None:
         if rows != self._rows or columns > self._capacity:
             panel = self._library.panel
+            old = self._in_panels() if kept else None
             self._rows, self._capacity = rows, -(-columns // panel) * panel
             wide = -(-self.head_dim // panel) * panel
             one = self.layers, rows, self.key_heads, self._capacity
@@ -189,6 +190,10 @@ class NativeText(TextEngine):
             self._values = torch.zeros(*one, wide)
             for index, own in enumerate(self._layers):
                 own.keys, own.values = self._keys[index].data_ptr(), self._values[index].data_ptr()
+            if old is not None:
+                (keys, values), (old_keys, old_values) = self._in_panels(), old
+                keys[:, :, :, : old_keys.shape[3]] = old_keys
+                values[..., : old_values.shape[4], :] = old_values
 
     def embed(self, ids: Tensor) -> Tensor:
         """See `TextEngine.embed`."""
@@ -224,12 +229,16 @@ class NativeText(TextEngine):
 
     def columns(self, first: int, last: int) -> list[tuple[Tensor, Tensor]]:
         """See `Backend.columns`."""
-        panel, layers, rows = self._library.panel, self.layers, self._rows
-        keys = self._keys.view(layers, rows, self.key_heads, -1, self.head_dim, panel).transpose(-1, -2).flatten(3, 4)
-        values = self._values.view(layers, rows, self.key_heads, -1, self._capacity, panel).transpose(3, 4).flatten(4)
+        keys, values = self._in_panels()
+        keys, values = keys.transpose(-1, -2).flatten(3, 4), values.transpose(3, 4).flatten(4)
         return [
             (k[:, :, first:last], v[:, :, first:last, : self.head_dim]) for k, v in zip(keys, values, strict=True)
         ]
+
+    def _in_panels(self) -> tuple[Tensor, Tensor]:
+        """The cache: keys (layers, N, Hkv, columns / NR, d, NR), values (layers, N, Hkv, d / NR, columns, NR)."""
+        one, panel = (self.layers, self._rows, self.key_heads, -1), self._library.panel
+        return self._keys.view(*one, self.head_dim, panel), self._values.view(*one, self._capacity, panel)
 
     def _packed(self, *weights: Tensor) -> int:
         joined = torch.cat([weight.detach() for weight in weights]) if len(weights) > 1 else weights[0].detach()

@@ -107,9 +107,15 @@ class TextEngine(ABC):
         half = self.head_dim // 2
         return cos, torch.cat([-sin[..., :half], sin[..., half:]], -1)
 
-    def begin(self, rows: int, columns: int, answer_positions: Tensor) -> None:
-        """Make room for a batch; `answer_positions` (3, N, R) of its answer columns."""
-        self._make_room(rows, columns)
+    def begin(self, rows: int, columns: int, answer_positions: Tensor, kept: int = 0) -> None:
+        """Make room for a batch.
+
+        Args:
+            rows, columns: of the cache.
+            answer_positions: (3, N, R) of its answer columns.
+            kept: leading columns that stay as they are; the batch before had as many rows.
+        """
+        self._make_room(rows, columns, kept)
         self._answer_rotary = self.rotary(answer_positions)
 
     def answer_rotary(self, offset: int, count: int) -> tuple[Tensor, Tensor]:
@@ -146,7 +152,7 @@ class TextEngine(ABC):
         """See `Backend.columns`."""
 
     @abstractmethod
-    def _make_room(self, rows: int, columns: int) -> None: ...
+    def _make_room(self, rows: int, columns: int, kept: int) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -185,11 +191,13 @@ class PackedText(TextEngine):
         self._embedding = text.embed_tokens.weight.detach().to(dtype)
         self._cache: list[Tensor] = []
 
-    def _make_room(self, rows: int, columns: int) -> None:
+    def _make_room(self, rows: int, columns: int, kept: int) -> None:
         have = self._cache[0].shape if self._cache else (0, 0)
         if have[0] != rows or have[1] < columns:
             shape = rows, columns, 2 * self.key_heads, self.head_dim
-            self._cache = [torch.empty(shape, dtype=self.dtype) for _ in self.layers]
+            old, self._cache = self._cache, [torch.empty(shape, dtype=self.dtype) for _ in self.layers]
+            for new, before in zip(self._cache, old if kept else (), strict=bool(kept)):
+                new[:, :kept] = before[:, :kept]
 
     def embed(self, ids: Tensor) -> Tensor:
         """See `TextEngine.embed`."""
