@@ -32,6 +32,7 @@ CONFIGS = {
     32: DecodeConfig(32, 3, "low_confidence_static", max_new_tokens=32),
 }
 SEQUENCES = {"cpu": 34, "eager": 6, "cpu-operators": 6, "cuda": 2}  # of each block size; `cuda` on a stand-in
+FIRST = 2  # with blocks of 32, the stories before it share nothing
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ def answers(generator: Generator, batch: Batch) -> list[Generation]:
 @pytest.mark.parametrize("engine", list(SEQUENCES))
 def test_answers_of_any_history_are_those_of_a_fresh_engine(engine, size):
     model, reused = tiny_model(21, gain=1.5), 0
-    for seed in range(SEQUENCES[engine]):
+    for seed in range(FIRST, FIRST + SEQUENCES[engine]):
         used, before = generator_of(blocks_of(engine, model)), None
         for batch in story(seed, size):
             found = answers(used, batch)
