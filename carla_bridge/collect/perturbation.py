@@ -1,8 +1,8 @@
 """States off the nominal path, made on purpose, so that a planner learns the way back.
 
-Three ways: bursts of noise on the command (as DART does, Laskey et al. 2017), vehicles that are put aside or set to
-another speed, and pictures taken from beside the vehicle. The first two change what is driven, the third only what is
-seen; its label is the same path, joined from where the picture was taken.
+Four ways: bursts of noise on the command (as DART does, Laskey et al. 2017), stops without a reason, vehicles that are
+put aside or set to another speed, and pictures taken from beside the vehicle. The first three change what is driven,
+the last only what is seen; its label is the same path, joined from where the picture was taken.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from wamdiff2_core.frames import compose, inverse, transform_points
 from wamdiff2_core.types import Pose2D, VehicleCommand, Waypoints
 
 BURST_RATE_PER_STEP, STEP_S = 0.004, 0.05
+STALL_RATE_PER_STEP, STALL_MPS2, STALLED_MPS = 0.002, -3.0, 0.15
 MAX_ASIDE_M, MAX_TURNED_RAD = 0.9, math.radians(12.0)
 OFFSET_SHARE, MAX_OFFSET_M, MAX_OFFSET_RAD = 0.3, 0.9, math.radians(10.0)
 REJOIN_S, SHORTEST_REJOIN_M, LONGEST_REJOIN_M = 1.6, 6.0, 16.0
@@ -47,6 +48,36 @@ class NoiseBursts:
         self._steps_left -= 1
         steer = math.atan(wheelbase_m * self._sideways_mps2 / max(speed_mps, 3.0) ** 2)
         return VehicleCommand(command.steer_rad + steer, command.accel_mps2 + self._accel_mps2)
+
+
+class Stalls:
+    """Stops without a reason: at rest with a free way, the label says to go.
+
+    Who drives well stands only where something asks for it. A planner that has seen nothing else learns to stay where
+    its own speed is zero, and never sets off (the inertia problem of Codevilla et al. 2019, arXiv 1904.08980).
+
+    A stall begins at any step with probability `rate_per_step`. The vehicle brakes with 3 m/s^2 until it stands, and
+    stays for 0.5 to 1.5 s.
+    """
+
+    def __init__(self, rng: np.random.Generator, rate_per_step: float = STALL_RATE_PER_STEP) -> None:
+        self._rng, self._rate = rng, rate_per_step
+        self._left_s = 0.0
+
+    def begin(self) -> None:
+        """Begin one now."""
+        self._left_s = float(self._rng.uniform(0.5, 1.5))
+
+    def disturb(self, command: VehicleCommand, speed_mps: float, allowed: bool = True) -> VehicleCommand:
+        """The command with the stall of this step, if there is one; none begins where it is not allowed."""
+        begins = self._rng.random() < self._rate
+        if self._left_s <= 0.0 and begins and allowed:
+            self.begin()
+        if self._left_s <= 0.0:
+            return command
+        if speed_mps < STALLED_MPS:
+            self._left_s -= STEP_S
+        return VehicleCommand(command.steer_rad, min(command.accel_mps2, STALL_MPS2))
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from carla_bridge.agents.expert.agent import PrivilegedExpert
 from carla_bridge.agents.expert.road import Road
 from carla_bridge.client.surroundings import Surroundings
 from carla_bridge.client.vehicle_control import HOLD
-from carla_bridge.collect.perturbation import NOWHERE, Aside, NoiseBursts, rejoined
+from carla_bridge.collect.perturbation import NOWHERE, STALLED_MPS, Aside, NoiseBursts, Stalls, rejoined
 from carla_bridge.collect.sight import Seen
 from carla_bridge.collect.situation import STANDING_MPS, STANDING_WAY_M, Situation, read_situation
 from carla_bridge.nano import NANO_TASK
@@ -121,7 +121,7 @@ class Pilot:
         self.situation: Situation | None = None
         self.plan_now: Waypoints | None = None
         self.standing_s = 0.0
-        self._noise = NoiseBursts(rng)
+        self._noise, self._stalls = NoiseBursts(rng), Stalls(rng)
         self._expert = PrivilegedExpert()
         self._track: list[Pose2D] = []
         self._disturbed: list[int] = []
@@ -160,11 +160,17 @@ class Pilot:
         return navigation
 
     def command(self, ego: EgoState, noise_allowed: bool) -> VehicleCommand:
-        """What the vehicle is asked for in this tick, noise included."""
+        """What the vehicle is asked for in this tick, noise and stalls included.
+
+        A stretch that begins at rest begins with a stall: the cameras fire too seldom to catch it setting off.
+        """
         if self.route is None:
             return HOLD
+        if self.tick == 0 and abs(ego.speed_mps) < STALLED_MPS:
+            self._stalls.begin()
         wanted = self._controller.step(self._in_force, ego, ego.stamp_ns)
-        given = self._noise.disturb(wanted, ego.speed_mps, noise_allowed)
+        noisy = self._noise.disturb(wanted, ego.speed_mps, noise_allowed)
+        given = self._stalls.disturb(noisy, ego.speed_mps, noise_allowed)
         if given != wanted:
             self.disturbed()
         return given

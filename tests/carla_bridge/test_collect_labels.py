@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ pytest.importorskip("carla", reason="needs the carla client library")
 
 from carla_bridge.collect.boxes import Thing
 from carla_bridge.collect.fleet import rest_of
-from carla_bridge.collect.perturbation import NOWHERE, Aside, NoiseBursts, draw_camera, draw_push, rejoined
+from carla_bridge.collect.perturbation import NOWHERE, Aside, NoiseBursts, Stalls, draw_camera, draw_push, rejoined
 from carla_bridge.collect.pilot import Moment, Pilot
 from carla_bridge.collect.questions import QuestionScene, ask, decision, lead, light, metres, pedestrian
 from carla_bridge.collect.schedule import EPISODES_PER_BLOCK, Schedule
@@ -23,7 +24,8 @@ from carla_bridge.routes import ROUTES_FOLDER
 from carla_bridge.routes.navigation import Manoeuvre
 from carla_bridge.routes.route_file import load_routes
 from tests.carla_bridge.drive_doubles import straight_route
-from wamdiff2_core.types import EgoState, NavCommand, Navigation, Pose2D, VehicleCommand, Waypoints
+from wamdiff2_core.control.controller import PlanInMap
+from wamdiff2_core.types import EgoState, NavCommand, Navigation, Plan, Pose2D, VehicleCommand, Waypoints
 
 pytestmark = pytest.mark.carla
 CALM = Situation(0, "", math.inf, None, (), (), math.inf, "", 0, 0.0, False)
@@ -107,6 +109,50 @@ def test_disturbances_stay_within_their_bounds_and_begin_only_where_they_may() -
     assert max(abs(aside.left_m) for aside, _ in pushes) <= 0.9
     assert max(abs(aside.turned_rad) for aside, _ in pushes) <= math.radians(12.001)
     assert 0.15 < np.mean([draw_camera(rng) != NOWHERE for _ in range(1000)]) < 0.45
+
+
+def test_a_stall_brakes_to_a_standstill_stays_there_and_lets_go() -> None:
+    stalls, go = Stalls(np.random.default_rng(2), 0.0), VehicleCommand(0.1, 1.0)
+    assert stalls.disturb(go, 8.0) == go
+    for _ in range(20):
+        stalls.begin()
+        assert all(stalls.disturb(go, 8.0) == VehicleCommand(0.1, -3.0) for _ in range(100))  # still driving
+        assert stalls.disturb(VehicleCommand(0.0, -7.0), 8.0).accel_mps2 == -7.0  # an emergency brake goes first
+        stood = 0
+        while stalls.disturb(go, 0.0) != go:
+            stood += 1
+        assert 0.5 <= (stood + 1) * 0.05 <= 1.6
+
+
+def test_stalls_begin_only_where_they_may_and_as_often_as_said() -> None:
+    stalls, go = Stalls(np.random.default_rng(3), 0.01), VehicleCommand(0.0, 1.0)
+    assert all(stalls.disturb(go, 0.0, allowed=False) == go for _ in range(2000))
+    given = [stalls.disturb(go, 0.0) for _ in range(20000)]
+    begun = sum(one == go and two != go for one, two in itertools.pairwise(given))
+    assert 110 <= begun <= 220
+
+
+def test_a_stretch_that_begins_at_rest_begins_with_a_stall_that_does_not_count_as_the_experts() -> None:
+    def first_second(speed_mps: float) -> tuple[list[float], str]:
+        pilot = Pilot("hero", 1, np.random.default_rng(0), None)
+        pilot.begin(straight_route(400.0))
+        asked = []
+        for tick in range(90):
+            state = ego(0.05 * tick * speed_mps, speed_mps)
+            pilot.see(state)
+            if tick == 5:
+                navigation = Navigation(np.array([[10.0, 0.0], [20.0, 0.0]]), NavCommand.FOLLOW)
+                pilot.note(Moment(tick, state, NOWHERE, navigation, straight(3.0), CALM, "starting", None, (), 0.0, 0.0,
+                                  {}))
+            pilot._in_force = PlanInMap(Plan(0, straight(6.0)), state.map_from_base)
+            asked.append(pilot.command(state, noise_allowed=False).accel_mps2)
+        return asked, pilot.end()[0].source
+
+    held, source = first_second(0.0)
+    assert set(held[:9]) == {-3.0}
+    assert (held[-1] > 0.0, source) == (True, "plan")
+    free, source = first_second(5.0)
+    assert (min(free) > -3.0, source) == (True, "driven")
 
 
 def test_the_rest_of_a_route_begins_where_it_is_cut() -> None:
