@@ -25,6 +25,7 @@ from torch import Tensor
 from wamdiff2_core.chat import ModelInputs
 from wamdiff2_core.cli.doctor import SPEED_FLAGS
 from wamdiff2_core.model.block_model import BlockModel
+from wamdiff2_core.model.devices import ACCELERATORS
 
 _TRIAD_MIB = 256  # an array; beyond every cache
 _GEMM_SIZE = {"cpu": 1024}
@@ -50,7 +51,7 @@ class Machine:
         lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
         fields = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in reversed(lines))}
         flags = fields.get("flags", "").split()
-        name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+        name = getattr(torch, device.type).get_device_name(device) if device.type in ACCELERATORS else ""
         return cls(
             fields.get("model name") or platform.processor() or platform.machine(),
             tuple(flag for flag in SPEED_FLAGS if flag in flags), len(os.sched_getaffinity(0)),

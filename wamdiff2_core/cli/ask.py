@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 
 from wamdiff2_core.chat import IMAGE_PLACEHOLDER, ChatRequest
-from wamdiff2_core.cli.predict import BACKEND_HELP, DTYPES, checked_device, checked_record, decode_config
+from wamdiff2_core.cli.predict import BACKEND_HELP, DEVICE_HELP, DTYPES, checked_device, checked_record, decode_config
 from wamdiff2_core.config import TASK_NAMES, CameraSpec, DecodeConfig
 from wamdiff2_core.dataset import read_picture
 from wamdiff2_core.errors import ExitCode, UserError, unknown_name
@@ -98,7 +98,7 @@ def ask(
         float | None,
         typer.Option(help="Wall-clock milliseconds for the answer; binds a plan to the grammar; 0: none."),
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or npu.")] = "auto",
+    device: Annotated[str, typer.Option(help=DEVICE_HELP)] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     backend: Annotated[str, typer.Option(help=BACKEND_HELP)] = "auto",
 ) -> int:

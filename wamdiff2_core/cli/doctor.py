@@ -103,15 +103,24 @@ def no_torchvision() -> Finding:
 
 def accelerators() -> Finding:
     """GPUs and NPUs that torch sees."""
-    try:
-        import torch
-    except ImportError:
+    from wamdiff2_core.model.devices import ACCELERATORS, accelerator_module
+
+    if importable("torch", "").status != "ok":
         return Finding("accelerators", "absent", "no torch")
-    if torch.cuda.is_available():
-        names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    installed = importlib.util.find_spec("torch_npu") is not None
+    if installed:
+        npu = importable("torch_npu", "")
+        if npu.status == "broken":
+            return Finding("accelerators", "broken", f"torch-npu does not import: {npu.detail}")
+    modules = {kind: accelerator_module(kind) for kind in ACCELERATORS}
+    names = [
+        f"{kind}:{index} {module.get_device_name(index)}"
+        for kind, module in modules.items() if module is not None for index in range(module.device_count())
+    ]
+    if names:
         return Finding("accelerators", "ok", ", ".join(names))
-    npu = " torch-npu is installed;" if importlib.util.find_spec("torch_npu") else ""
-    return Finding("accelerators", "absent", f"no GPU in sight;{npu} models run on the CPU")
+    ascend = " torch-npu is installed, but sees no Ascend device;" if installed else ""
+    return Finding("accelerators", "absent", f"no CUDA device in sight;{ascend} models run on the CPU")
 
 
 def cpu_kernels() -> Finding:

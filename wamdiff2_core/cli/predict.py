@@ -27,6 +27,7 @@ from wamdiff2_core.serving_record import ServingRecord
 
 V = TypeVar("V")
 BACKEND_HELP = "What runs the model: auto, eager, cpu, cuda, cuda-flashinfer or npu."
+DEVICE_HELP = "auto (cuda, else npu, else cpu), cpu, cuda, cuda:N, npu or npu:N."
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 POLL_S = 0.1
 SHOWN_FAULTS = 5
@@ -68,7 +69,7 @@ def predict(
         typer.Option("--deadline_ms", help="Wall-clock milliseconds for an answer, which then depends on the machine; "
                      "binds plans to the grammar; 0: none (0)."),
     ] = None,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or npu.")] = "auto",
+    device: Annotated[str, typer.Option("--device", help=DEVICE_HELP)] = "auto",
     dtype: Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16 or float16.")] = "auto",
     backend: Annotated[str, typer.Option("--backend", help=BACKEND_HELP)] = "auto",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Drop what an earlier run left unfinished.")] = False,
@@ -295,14 +296,14 @@ def device_of(device: str, local_rank: int) -> str:
     Raises:
         UserError: there is no such device.
     """
-    import torch
-
     from wamdiff2_core.model.checkpoint import check_device
+    from wamdiff2_core.model.devices import ACCELERATORS, accelerator_module, find_accelerator
 
     if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda" and torch.cuda.is_available():
-        return f"cuda:{local_rank % torch.cuda.device_count()}"
+        device = find_accelerator() or "cpu"
+    module = accelerator_module(device) if device in ACCELERATORS else None
+    if module is not None:
+        return f"{device}:{local_rank % module.device_count()}"
     check_device(device)
     return device
 

@@ -124,10 +124,14 @@ def check_device(device: str | torch.device) -> None:
     """Raise `UserError` when torch knows no such device, or this machine has none of it."""
     import torch
 
+    from wamdiff2_core.model.devices import registered_npu
+
+    if str(device).partition(":")[0] == "npu":
+        registered_npu()
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, ImportError):
-        raise UserError("device", "a device of this machine: cpu, cuda, cuda:N or npu", str(device),
+        raise UserError("device", "a device of this machine: cpu, cuda, cuda:N, npu or npu:N", str(device),
                         "`wamdiff2 doctor` lists what is here") from None
 
 
