@@ -676,6 +676,22 @@ MUTANTS = (
     ),
     Mutant(
         "backends",
+        "an Ascend device is taken before a CUDA one",
+        "wamdiff2_core/model/devices.py",
+        'ACCELERATORS = ("cuda", "npu")',
+        'ACCELERATORS = ("npu", "cuda")',
+        "tests/core/test_devices.py",
+    ),
+    Mutant(
+        "backends",
+        "an answer within a grammar is read off by other edges than the best ones",
+        "wamdiff2_core/decode/grammar/viterbi.py",
+        "self.best[row, column - 1, groups]).argmax()",
+        "self.best[row, column - 1, groups]).argmin()",
+        "tests/core/grammar/test_viterbi.py",
+    ),
+    Mutant(
+        "backends",
         "an accelerator goes on to the next block before this one is done",
         "wamdiff2_core/decode/on_device.py",
         "go = ~self.masked.any() & (self._block < self._last_block) & ~self._finished.all()",

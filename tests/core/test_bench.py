@@ -15,21 +15,24 @@ import torch
 from transformers import Qwen3VLForConditionalGeneration
 
 from tests.core.doubles import EOS, MASK, random_inputs, save_tiny, tiny_config, tiny_model
-from wamdiff2_core.bench import ladder, machine, naive, parts, report, subjects
+from wamdiff2_core.bench import grammar, ladder, machine, naive, parts, report, subjects
 from wamdiff2_core.bench.command import bench
 from wamdiff2_core.bench.machine import Floor, Machine, Rates
 from wamdiff2_core.cli.main import as_command, exit_code_of, main
 from wamdiff2_core.config import DecodeConfig
 from wamdiff2_core.decode import Generator
+from wamdiff2_core.decode.grammar import detection_language, waypoint_language
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.model.block_model import BlockModel
-from wamdiff2_core.model.checkpoint import load_checkpoint
+from wamdiff2_core.model.checkpoint import load_chat_codec, load_checkpoint, read_model_config
 from wamdiff2_core.serving_record import ServingRecord
+from wamdiff2_core.tasks.planning import format_waypoints, parse_waypoints
 
 RATES = Rates(bytes_per_s=1e10, flops_per_s=1e11)
 ROW_KEYS = {
     "name", "block_size", "ms_per_answer_median", "ms_per_answer_p95", "ms_per_answer_iqr", "ms_per_token",
     "forwards_per_answer", "tokens_per_forward", "ms_per_forward", "fraction_of_floor", "first_ms", "answers",
+    "denoising_steps",
 }
 MACHINE_KEYS = {
     "cpu", "vector_extensions", "cores", "threads", "torch_version", "device", "memory_gb_per_s", "matrix_gflop_per_s",
@@ -363,7 +366,7 @@ def test_decode_writes_table_object_and_picture(quick, nano_folder, tmp_path, ca
         *((name, size) for size in (16, 32) for name in ladder.BLOCK_ROWS),
     ]
     for row in result["rows"][2:]:
-        assert all(row[key] > 0 for key in ROW_KEYS - {"name", "block_size", "ms_per_answer_iqr"})
+        assert all(row[key] > 0 for key in ROW_KEYS - {"name", "block_size", "denoising_steps", "ms_per_answer_iqr"})
         assert row["ms_per_token"] == pytest.approx(row["ms_per_answer_median"] / 6)
     assert {name: list(values) for name, values in result["ratios"].items()} == {
         "over_hf_ar": ["16", "32"], "over_naive_block": ["16", "32"], "over_block_eager": ["16", "32"],
@@ -376,6 +379,70 @@ def test_decode_writes_table_object_and_picture(quick, nano_folder, tmp_path, ca
     assert picture.read_bytes().startswith(b"\x89PNG")
     printed = capsys.readouterr().out
     assert all(word in printed for word in ("hf_ar", "naive_block", "over_hf_ar", "peak memory", "GB/s"))
+
+
+@pytest.mark.parametrize("decode", [STATIC, DYNAMIC])
+def test_every_step_budget_is_measured_with_every_size_once(decode):
+    model, prompt = tiny_model(7, gain=3), random_inputs(0, 9)
+    subject = subject_of(model, [prompt], decode)
+    rungs = ladder.make_rungs(subject, [14], [4, 8], ["own_ar", "naive_block", "block"], steps=[8, 2, 16])
+    shapes = [(rung.name, rung.block_size, rung.denoising_steps) for rung in rungs]
+    assert shapes == [("own_ar", None, None), *((name, size, steps) for size, steps in ((4, 2), (4, 4), (8, 2), (8, 8))
+                                                for name in ("naive_block", "block"))]
+    for rung in rungs[1:]:
+        config = replace(decode, block_size=rung.block_size, denoising_steps=rung.denoising_steps)
+        assert list(rung.answer(0)) == list(ours(model, prompt, config).raw_ids)
+
+
+def test_ratios_of_several_step_budgets_name_them():
+    def row(name, size, steps, ms):
+        return ladder.Row(name, size, ms, denoising_steps=steps)
+
+    rows = [row("hf_ar", None, None, 60.0), row("naive_block", 8, 2, 20.0), row("block", 8, 2, 10.0),
+            row("naive_block", 8, 8, 50.0), row("block", 8, 8, 30.0), row("block", 1, 1, 15.0)]
+    assert ladder.ratios_of(rows) == {
+        "over_hf_ar": {"1": 4.0, "8 in 2 steps": 6.0, "8 in 8 steps": 2.0},
+        "over_naive_block": {"8 in 2 steps": 2.0, "8 in 8 steps": 50 / 30},
+        "over_block_eager": {}, "naive_block_over_hf_forward": {},
+    }
+
+
+def drawn(figure) -> list[dict[str, list[tuple[float, float]]]]:
+    """Points of every line by its label, by panel."""
+    return [
+        {line.get_label(): list(zip(line.get_xdata(), line.get_ydata(), strict=True)) for line in axes.get_lines()}
+        for axes in figure.axes
+    ]
+
+
+def drawable(name, size, steps, ms, tokens):
+    return {"name": name, "block_size": size, "denoising_steps": steps, "ms_per_answer_median": ms,
+            "tokens_per_forward": tokens}
+
+
+def test_a_picture_has_the_rows_that_it_was_given(tmp_path):
+    pytest.importorskip("matplotlib")
+    rows = [drawable("load", None, None, 900.0, None), drawable("own_ar", None, None, 80.0, 1.0),
+            drawable("block", 32, 32, 20.0, 4.0), drawable("block", 4, 4, 50.0, 1.5),
+            drawable("hf_forward", 4, 4, 60.0, 1.2)]
+    result = {"subject": "tiny", "rows": rows, "denoising_steps": [32]}
+    times, tokens = drawn(report.draw(result))
+    assert times == {"block": [(4, 50.0), (32, 20.0)], "own_ar": [(0, 80.0), (1, 80.0)]}
+    assert tokens == {"block": [(4, 1.5), (32, 4.0)], "own_ar": [(0, 1.0), (1, 1.0)]}
+    report.plot(result, tmp_path / "out.png")
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_of_several_budgets_has_lines_over_size_and_over_steps():
+    pytest.importorskip("matplotlib")
+    rows = [drawable("block", 4, 4, 50.0, 1.5), drawable("block", 8, 4, 30.0, 3.0), drawable("block", 8, 8, 40.0, 2.0)]
+    panels = drawn(report.draw({"subject": "tiny", "rows": rows, "denoising_steps": [4, 8]}))
+    assert panels == [
+        {"block, 4 steps": [(4, 50.0), (8, 30.0)], "block, 8 steps": [(4, 50.0), (8, 40.0)]},
+        {"block, 4 steps": [(4, 1.5), (8, 3.0)], "block, 8 steps": [(4, 1.5), (8, 2.0)]},
+        {"block, B 4": [(4, 50.0)], "block, B 8": [(4, 30.0), (8, 40.0)]},
+        {"block, B 4": [(4, 1.5)], "block, B 8": [(4, 3.0), (8, 2.0)]},
+    ]
 
 
 def test_decode_takes_prompts_of_a_file_and_chosen_rows(quick, nano_folder, tmp_path):
@@ -410,6 +477,55 @@ def test_prefill_and_plan_write_their_parts(quick, nano_folder, tmp_path):
     decoded = {row["name"]: row["forwards_per_answer"] for row in every if row["forwards_per_answer"] is not None}
     assert list(decoded) == ["plan", "grammar_task", "temperature"]
     assert min(decoded.values()) >= 2
+
+
+@pytest.fixture
+def own_threads():
+    """Threads of torch are as before, whatever a command has set."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("own_threads")
+def test_grammar_writes_a_row_for_each_language_and_size(nano_folder, tmp_path, capsys):
+    file = tmp_path / "bench.json"
+    assert run("grammar", nano_folder, "--rounds", 1, "--block-sizes", "32,16", "--json", file) == 0
+    result = json.loads(file.read_text())
+    rows = result["rows"]
+    assert [(row["name"], row["block_size"]) for row in rows] == [
+        ("waypoints", 16), ("detections", 16), ("waypoints", 32), ("detections", 32),
+    ]
+    assert result["machine"]["threads"] == 1
+    codec, record = load_chat_codec(nano_folder)
+    for name, language in (("waypoints", waypoint_language(codec, record.planning)),
+                           ("detections", detection_language(codec))):
+        for row in rows:
+            if row["name"] == name:
+                assert (row["states"], row["alphabet"]) == (len(language.shortest), len(language.alphabet))
+                assert 0 < row["ms_median"] <= row["ms_p95"]
+    assert waypoint_language(codec, record.planning).shortest[0] > 32
+    assert rows[2]["calls"] == 2 * grammar.STEPS  # two blocks, as no plan is as short as one
+    printed = capsys.readouterr().out
+    assert all(word in printed for word in ("waypoints", "detections", "p95"))
+
+
+def test_steps_of_a_grammar_are_those_of_an_answer_that_its_task_reads(nano_folder):
+    codec, record = load_chat_codec(nano_folder)
+    task, vocabulary = record.planning, read_model_config(nano_folder).get_text_config().vocab_size
+    texts = set()
+    for seed in range(3):
+        language, device = waypoint_language(codec, task), torch.device("cpu")
+        times, ids = grammar.made_up_answer(language, vocabulary, 32, 64, seed, device)
+        assert len(times) == grammar.STEPS * len(ids) / 32
+        text = codec.decode(ids[: ids.index(codec.eos_token_id)])
+        assert format_waypoints(parse_waypoints(text, task), task) == text
+        texts.add(text)
+    assert len(texts) == 3
+    told = []
+    languages = {"waypoints": language}
+    grammar.measure_grammar(languages, vocabulary, [32], 64, 1, torch.device("cpu"), told.append)
+    assert told[-1] == grammar.grammar_calls(languages, [32], 1) == 2
 
 
 def test_plan_rows_take_turns_on_other_pictures_each_in_its_own_decoding(nano_folder, monkeypatch):
@@ -491,6 +607,7 @@ WRONG = {
     "no such parent": (["decode", "DIR", "--parent", "none"], "parent: expected a checkpoint folder, got none"),
     "parent of blocks": (["decode", "DIR", "--parent", "DIR"], "parent: expected autoregressive weights"),
     "unknown row": (["decode", "DIR", "--rows", "hf_ra"], "rows: expected one of hf_ar, own_ar"),
+    "steps in words": (["decode", "DIR", "--denoising-steps", "few"], "denoising_steps: expected integers"),
     "no rounds": (["decode", "DIR", "--rounds", "0"], "rounds: expected an integer >= 1, got 0"),
     "picture of another kind": (["decode", "DIR", "--plot", "x.jpg"], "plot: expected a file that ends in .png"),
     "folder for a file": (["plan", "DIR", "--json", "DIR"], "json: expected a file"),
@@ -499,6 +616,8 @@ WRONG = {
     "too long": (["prefill", "DIR", "--lengths", "5000"], "lengths: expected prompts of at most 4096 tokens"),
     "picture of another size": (["plan", "DIR", "--image", "PICTURE"], "image: expected 256 x 128 pixels"),
     "autoregressive blocks": (["decode", "DIR", "--strategy", "autoregressive"], "strategy: expected a strategy of"),
+    "no answers": (["grammar", "DIR", "--rounds", "0"], "rounds: expected an integer >= 1, got 0"),
+    "no such folder of a grammar": (["grammar", "none"], "checkpoint: expected a checkpoint folder, got none"),
     "no temperature": (["plan", "DIR", "--temperature", "0"], "temperature: expected above 0"),
     "no such data": (["decode", "DIR", "--data", "none.jsonl"], "none.jsonl"),
 }
@@ -538,7 +657,7 @@ def test_the_command_is_registered():
     project = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())
     assert project["project"]["entry-points"]["wamdiff2.commands"]["bench"] == "wamdiff2_core.bench.command:bench"
     assert project["project"]["entry-points"]["wamdiff2.bench"] == {"node": "wamdiff2_ros.command:bench_node"}
-    assert set(as_command(bench, "bench").commands) == {"decode", "prefill", "plan", "deadline"}
+    assert set(as_command(bench, "bench").commands) == {"decode", "prefill", "plan", "deadline", "grammar"}
 
 
 def test_samples_of_a_file_are_spread_over_all_of_it(tmp_path):

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from wamdiff2_core.cli.main import CommandGroup
-from wamdiff2_core.cli.predict import BACKEND_HELP, DTYPES, checked_device
+from wamdiff2_core.cli.predict import BACKEND_HELP, DEVICE_HELP, DTYPES, checked_device
 from wamdiff2_core.errors import UserError, unknown_name
 from wamdiff2_core.outputs import writable_file
 
@@ -40,7 +40,7 @@ _Shape = Annotated[
 _Rounds = Annotated[int, typer.Option(help="Measured rounds.")]
 _Image = Annotated[Path | None, typer.Option(help="Picture; without one it is made up.")]
 _Threads = Annotated[int | None, typer.Option(help="Threads of torch on the CPU; its own choice otherwise.")]
-_Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or npu.")]
+_Device = Annotated[str, typer.Option(help=DEVICE_HELP)]
 _Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
 _Backend = Annotated[str, typer.Option(help=BACKEND_HELP)]
 _Json = Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")]
@@ -68,7 +68,9 @@ def decode(
         str, typer.Option(help="Among hf_ar,own_ar,naive_block,block_eager,block,hf_forward; all otherwise.")
     ] = "",
     strategy: Annotated[str | None, typer.Option(help="Of block rows; the record's otherwise.")] = None,
-    denoising_steps: Annotated[int | None, typer.Option(help="Step budget a block; the record's otherwise.")] = None,
+    denoising_steps: Annotated[
+        str, typer.Option(help="Step budgets a block, such as 4,8,32, with each block size; the record's otherwise.")
+    ] = "",
     confidence_threshold: Annotated[
         float | None, typer.Option(help="Of low_confidence_dynamic; the record's otherwise.")
     ] = None,
@@ -85,7 +87,8 @@ def decode(
     backend: _Backend = "auto",
     json_file: _Json = None,
     plot_file: Annotated[
-        Path | None, typer.Option("--plot", help="Draw tokens a second over block size, as a PNG.")
+        Path | None,
+        typer.Option("--plot", help="Draw time and tokens a forward over block size and step budget, as a PNG."),
     ] = None,
 ) -> None:
     """The ladder: Hugging Face, our AR, block diffusion as published, ours; equal lengths, turn about in one run."""
@@ -108,14 +111,17 @@ def decode(
     record = None if folder is None else ServingRecord.load(folder)
     sizes = ladder.allowed_sizes(record, _integers("block_sizes", block_sizes), any_block_size)
     names = ladder.chosen_rows([name.strip() for name in rows.split(",") if name.strip()])
+    steps = _integers("denoising_steps", denoising_steps)
     _outputs(json_file, plot_file)
     subject = _subject(folder, shape, threads, device, dtype, backend, image, data, samples)
-    given = {"strategy": strategy, "denoising_steps": denoising_steps, "confidence_threshold": confidence_threshold}
+    given = {
+        "strategy": strategy, "denoising_steps": max(steps, default=None), "confidence_threshold": confidence_threshold,
+    }
     subject.decode = _block_decode(subject, sizes, {name: value for name, value in given.items() if value is not None})
     subject.new_tokens = new_tokens or subject.new_tokens
     autoregressive = None if parent is None else ladder.load_parent(parent, subject)
     lengths, first_ms = ladder.answer_lengths(subject, subject.decode)
-    rungs = ladder.make_rungs(subject, lengths, sizes, names, autoregressive)
+    rungs = ladder.make_rungs(subject, lengths, sizes, names, autoregressive, steps)
     rates = Rates.measure(subject.device, subject.model.dtype)
     with _progress("bench decode", ladder.answers_to_come(rungs, len(lengths), rounds)) as tell:
         figures = ladder.climb(subject, rungs, lengths, rounds, lambda model: Floor(model, rates), tell)
@@ -124,7 +130,7 @@ def decode(
     result = report(
         subject.name, measured, Machine.of(subject.device), ladder.ratios_of(figures), rates, dtype=_dtype_of(subject),
         rounds=rounds, prompt_tokens=[len(prompt.input_ids) for prompt in subject.prompts], answer_tokens=lengths,
-        strategy=subject.decode.strategy, denoising_steps=subject.decode.denoising_steps,
+        strategy=subject.decode.strategy, denoising_steps=sorted(set(steps)) or [subject.decode.denoising_steps],
         confidence_threshold=subject.decode.confidence_threshold, backend=subject.blocks.backend.name,
         parent=None if parent is None else str(parent),
         peak_memory_gib=peak_memory_gib(subject.device),
@@ -244,6 +250,46 @@ def deadline(
         samples=len(cases), near_m=near, peak_memory_gib=peak_memory_gib(used),
     )
     deliver(f"{folder}: Planner.plan, {len(cases)} samples, near: within {near:g} m", result, json_file)
+
+
+@bench.command()
+def grammar(
+    checkpoint: _Checkpoint = None,
+    block_sizes: Annotated[str, typer.Option(help="Such as 4,8,16,32; the record's own otherwise.")] = "",
+    rounds: Annotated[int, typer.Option(help="Measured answers of each row.")] = 20,
+    threads: _Threads = 1,
+    device: _Device = "auto",
+    json_file: _Json = None,
+) -> None:
+    """What a grammar adds to a step, beside the model: waypoints, and detections; needs no weights."""
+    from wamdiff2_core.bench.grammar import STEPS, grammar_calls, measure_grammar
+    from wamdiff2_core.bench.machine import Machine, peak_memory_gib
+    from wamdiff2_core.bench.report import deliver, report
+    from wamdiff2_core.config import DecodeConfig
+    from wamdiff2_core.decode.grammar import task_language
+    from wamdiff2_core.model.checkpoint import load_chat_codec, read_model_config
+
+    _at_least_one(rounds=rounds)
+    wanted = _integers("block_sizes", block_sizes)
+    _outputs(json_file, None)
+    folder = checkpoint or DEFAULT_CHECKPOINT
+    codec, record = load_chat_codec(folder)
+    _, where = _settings(threads, device, "auto", "auto")
+    import torch
+
+    used, decode = torch.device(where), DecodeConfig() if record is None else record.decode
+    drawn = {name: task_language(task, codec, record)
+             for name, task in (("waypoints", "planning"), ("detections", "grounding"))}
+    languages = {name: language for name, language in drawn.items() if language is not None}
+    sizes = sorted(set(wanted)) or [decode.block_size]
+    vocabulary = int(read_model_config(folder).get_text_config().vocab_size)
+    with _progress("bench grammar", grammar_calls(languages, sizes, rounds)) as tell:
+        rows = measure_grammar(languages, vocabulary, sizes, decode.max_new_tokens, rounds, used, tell)
+    result = report(
+        str(folder), rows, Machine.of(used), {}, rounds=rounds, steps_per_block=STEPS,
+        peak_memory_gib=peak_memory_gib(used),
+    )
+    deliver(f"{folder}: what a grammar adds to a step, {rounds} answers of each", result, json_file)
 
 
 def _target(checkpoint: Path | None, shape: str | None, **own: Path | None) -> Path | None:

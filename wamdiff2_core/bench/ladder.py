@@ -43,6 +43,7 @@ class Rung:
         model: the stock model whose forwards count.
         answer: index of a prompt to its token ids; none for `hf_forward`, which only runs forwards.
         blocks: what runs the model, in our rows.
+        denoising_steps: most steps of a block; None for autoregressive rows.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Rung:
     model: Any
     answer: Callable[[int], Sequence[int]]
     blocks: BlockModel | None = None
+    denoising_steps: int | None = None
 
     def counted(self) -> AbstractContextManager[list[Forward]]:
         """Every forward of this row inside the block."""
@@ -71,6 +73,7 @@ class Row:
         fraction_of_floor: median of the least possible time by the measured one.
         first_ms: the row's first answer, not among the others.
         answers: number of measured ones.
+        denoising_steps: of the rung.
     """
 
     name: str
@@ -85,6 +88,7 @@ class Row:
     fraction_of_floor: float | None = None
     first_ms: float | None = None
     answers: int | None = None
+    denoising_steps: int | None = None
 
 
 def allowed_sizes(record: ServingRecord | None, wanted: Sequence[int], any_size: bool) -> list[int]:
@@ -179,7 +183,7 @@ def answer_lengths(subject: Subject, config: DecodeConfig) -> tuple[list[int], f
 
 def make_rungs(
     subject: Subject, lengths: Sequence[int], sizes: Sequence[int], names: Sequence[str] = ROW_NAMES,
-    parent: Any = None,
+    parent: Any = None, steps: Sequence[int] = (),
 ) -> list[Rung]:
     """The rungs of a ladder, ready to answer the subject's prompts.
 
@@ -189,6 +193,8 @@ def make_rungs(
         sizes: block sizes.
         names: of `ROW_NAMES`.
         parent: stock model of the autoregressive rows; None takes the subject's own.
+        steps: step budgets a block, each measured with each size; that of the subject's decoding when there is none.
+            A block has at most as many steps as tokens, and budgets that come to the same are measured once.
     """
     model, prompts, mask = subject.model, subject.prompts, subject.mask_token_id
     record = ServingRecord(mask_token_id=mask, eos_token_id=NO_EOS)
@@ -202,30 +208,32 @@ def make_rungs(
     own = ours if parent is None else generator(parent, AUTO)
     stock = generator(model, "eager")
 
-    def configured(base: DecodeConfig, index: int, size: int = 1) -> DecodeConfig:
-        return replace(base, block_size=size, max_new_tokens=lengths[index])
+    def configured(index: int, size: int, budget: int) -> DecodeConfig:
+        return replace(
+            subject.decode, block_size=size, denoising_steps=budget, max_new_tokens=lengths[index]
+        )
 
     def own_ar(index: int) -> Sequence[int]:
-        return own.generate([prompts[index]], configured(one_by_one, index))[0].raw_ids
+        return own.generate([prompts[index]], replace(one_by_one, max_new_tokens=lengths[index]))[0].raw_ids
 
     def hf_ar(index: int) -> Sequence[int]:
         return generate_stock(causal, prompts[index], lengths[index])
 
-    def block(index: int, size: int) -> Sequence[int]:
-        return ours.generate([prompts[index]], configured(subject.decode, index, size))[0].raw_ids
+    def block(index: int, size: int, budget: int) -> Sequence[int]:
+        return ours.generate([prompts[index]], configured(index, size, budget))[0].raw_ids
 
-    def block_eager(index: int, size: int) -> Sequence[int]:
-        return stock.generate([prompts[index]], configured(subject.decode, index, size))[0].raw_ids
+    def block_eager(index: int, size: int, budget: int) -> Sequence[int]:
+        return stock.generate([prompts[index]], configured(index, size, budget))[0].raw_ids
 
-    def naive(index: int, size: int) -> Sequence[int]:
-        return decode_naively(model, prompts[index], configured(subject.decode, index, size), mask)
+    def naive(index: int, size: int, budget: int) -> Sequence[int]:
+        return decode_naively(model, prompts[index], configured(index, size, budget), mask)
 
-    def forwards_alone(size: int) -> Callable[[int], Sequence[int]]:
+    def forwards_alone(size: int, budget: int) -> Callable[[int], Sequence[int]]:
         """As many forwards as `naive_block` makes, so that the two rows differ in what stands around them alone."""
         later: list[int] = []
         for index in range(len(prompts)):
             with counted(model) as seen:
-                naive(index, size)
+                naive(index, size, budget)
             later.append(len(seen) - 1)
 
         def run(index: int) -> Sequence[int]:
@@ -234,23 +242,25 @@ def make_rungs(
 
         return run
 
-    def at(size: int, answer: Callable[[int, int], Sequence[int]]) -> Callable[[int], Sequence[int]]:
-        return lambda index: answer(index, size)
+    def at(size: int, budget: int, answer: Callable[[int, int, int], Sequence[int]]) -> Callable[[int], Sequence[int]]:
+        return lambda index: answer(index, size, budget)
 
     rungs = []
     if "hf_ar" in names:
         rungs.append(Rung("hf_ar", None, causal, hf_ar))
     if "own_ar" in names:
         rungs.append(Rung("own_ar", None, causal, own_ar, own.blocks))
+    budgets = steps or (subject.decode.denoising_steps,)
     for size in sizes:
-        if "naive_block" in names:
-            rungs.append(Rung("naive_block", size, model, at(size, naive)))
-        if "block_eager" in names:
-            rungs.append(Rung("block_eager", size, model, at(size, block_eager), stock.blocks))
-        if "block" in names:
-            rungs.append(Rung("block", size, model, at(size, block), ours.blocks))
-        if "hf_forward" in names:
-            rungs.append(Rung("hf_forward", size, model, forwards_alone(size)))
+        for budget in sorted({min(size, budget) for budget in budgets}):
+            if "naive_block" in names:
+                rungs.append(Rung("naive_block", size, model, at(size, budget, naive), None, budget))
+            if "block_eager" in names:
+                rungs.append(Rung("block_eager", size, model, at(size, budget, block_eager), stock.blocks, budget))
+            if "block" in names:
+                rungs.append(Rung("block", size, model, at(size, budget, block), ours.blocks, budget))
+            if "hf_forward" in names:
+                rungs.append(Rung("hf_forward", size, model, forwards_alone(size, budget), None, budget))
     return rungs
 
 
@@ -312,21 +322,26 @@ def answers_to_come(rungs: Sequence[Rung], prompts: int, rounds: int) -> int:
 def ratios_of(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
     """How many times quicker `block` is, by block size, and what `naive_block` takes against plain forwards.
 
-    Quotients of median times of answers of equal length; one whose rows were not measured is left out.
+    Quotients of median times of answers of equal length; one whose rows were not measured is left out. Where a size has
+    several step budgets, names are such as "32 in 8 steps".
     """
-    median = {(row.name, row.block_size): row.ms_per_answer_median for row in rows}
-    sizes = sorted({row.block_size for row in rows if row.block_size is not None})
-    pairs: dict[str, list[tuple[int, tuple[str, int | None], tuple[str, int | None]]]] = {
-        "over_hf_ar": [(size, ("hf_ar", None), ("block", size)) for size in sizes],
-        "over_naive_block": [(size, ("naive_block", size), ("block", size)) for size in sizes],
-        "over_block_eager": [(size, ("block_eager", size), ("block", size)) for size in sizes],
-        "naive_block_over_hf_forward": [(size, ("naive_block", size), ("hf_forward", size)) for size in sizes],
+    median = {(row.name, row.block_size, row.denoising_steps): row.ms_per_answer_median for row in rows}
+    shapes = sorted({(row.block_size, row.denoising_steps or 0) for row in rows if row.block_size is not None})
+    sizes = [size for size, _ in shapes]
+    pairs = {
+        "over_hf_ar": ("hf_ar", "block"), "over_naive_block": ("naive_block", "block"),
+        "over_block_eager": ("block_eager", "block"), "naive_block_over_hf_forward": ("naive_block", "hf_forward"),
     }
-    return {
-        name: {str(size): median[upper] / median[lower] for size, upper, lower in each
-               if upper in median and lower in median}
-        for name, each in pairs.items()
-    }
+    ratios: dict[str, dict[str, float]] = {name: {} for name in pairs}
+    for size, budget in shapes:
+        shape = size, budget or None
+        label = str(size) if sizes.count(size) == 1 else f"{size} in {budget} steps"
+        for name, (upper, lower) in pairs.items():
+            above = median.get((upper, *(shape if upper in BLOCK_ROWS else (None, None))))
+            below = median.get((lower, *shape))
+            if above is not None and below is not None:
+                ratios[name][label] = above / below
+    return ratios
 
 
 def _timed(rung: Rung, index: int, device: Any) -> float:
@@ -348,5 +363,5 @@ def _row(
     return Row(
         rung.name, rung.block_size, float(middle), float(top), float(high - low), by(lengths),
         float(np.mean(forwards)), sum(lengths) / sum(forwards), by(forwards),
-        float(np.median(np.array(floor_ms)[:, None] / every)), first_ms, every.size,
+        float(np.median(np.array(floor_ms)[:, None] / every)), first_ms, every.size, rung.denoising_steps,
     )

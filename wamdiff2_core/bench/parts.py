@@ -53,7 +53,25 @@ class PartRow:
     ms_p99: float | None = None
 
 
-@torch.inference_mode()
+@dataclass(frozen=True)
+class PartRun:
+    """One thing to time.
+
+    Attributes:
+        name: of its row.
+        prompt_tokens: None where they do not matter.
+        least_s: the least seconds that it can take; None where nobody knows.
+        call: it.
+        before: what comes before each call, unmeasured.
+    """
+
+    name: str
+    prompt_tokens: int | None
+    least_s: float | None
+    call: Callable[[], object]
+    before: Callable[[], object] | None = None
+
+
 def measure_prefill(
     subject: Subject, lengths: Sequence[int], rounds: int, floor: Floor, show: Callable[[int], None] = lambda done: None
 ) -> list[PartRow]:
@@ -73,42 +91,55 @@ def measure_prefill(
     Raises:
         UserError: a prompt is longer than the model allows.
     """
+    return measure_parts(prefill_runs(subject, lengths, floor), rounds, subject.device, show)
+
+
+def prefill_runs(subject: Subject, lengths: Sequence[int], floor: Floor) -> list[PartRun]:
+    """What `measure_prefill` times."""
     model, device = subject.model, subject.device
     blocks, size = subject.blocks, subject.decode.block_size
     limit = int(model.config.get_text_config().max_position_embeddings)
-    runs: list[tuple[str, int | None, float | None, Callable[[], object]]] = []
+    runs: list[PartRun] = []
     asks_again = BlockModel(model, blocks.backend, 1, reuse_prompts=True)
-    before: dict[int, Callable[[], object]] = {}  # what a run has before it, unmeasured
     pixels, grid = subject.prompts[0].pixel_values, subject.prompts[0].image_grid_thw
     if pixels is not None and grid is not None:
         least = floor.vision_s(subject.prompts[0])
-        runs.append(("vision", None, least, partial(blocks.backend.encode_images, pixels.to(device), grid)))
+        runs.append(PartRun("vision", None, least, partial(blocks.backend.encode_images, pixels.to(device), grid)))
     for length in lengths:
         prompt = _prompt(subject, length)
         tokens = len(prompt.input_ids)
         if tokens > limit:
             raise UserError("lengths", f"prompts of at most {limit} tokens", f"{length} words, {tokens} tokens")
         least = floor.prefill_s(prompt)
-        runs.append(("prefill", tokens, least, partial(blocks.prefill, [prompt], size, size)))
-        runs.append(("hf_prefill", tokens, least, partial(_stock_prefill, model, prompt)))
+        runs.append(PartRun("prefill", tokens, least, partial(blocks.prefill, [prompt], size, size)))
+        runs.append(PartRun("hf_prefill", tokens, least, partial(_stock_prefill, model, prompt)))
         if pixels is not None:
             first, second = (partial(asks_again.prefill, [asked], size, size, "always")
                              for asked in (_another(subject, prompt), prompt))
-            before[len(runs)] = first
-            runs.append(("second_question", tokens, None, second))
+            runs.append(PartRun("second_question", tokens, None, second, first))
+    return runs
+
+
+@torch.inference_mode()
+def measure_parts(
+    runs: Sequence[PartRun], rounds: int, device: torch.device, show: Callable[[int], None] = lambda done: None
+) -> list[PartRow]:
+    """Time all runs turn about, after an unmeasured round."""
     times: list[list[float]] = [[] for _ in runs]
     for turn in range(rounds + 1):
         for step in range(len(runs)):
             which = (turn + step) % len(runs)
-            if which in before:
-                before[which]()
+            if (before := runs[which].before) is not None:
+                before()
             started = synchronised(device)
-            runs[which][3]()
+            runs[which].call()
             times[which].append((synchronised(device) - started) * 1e3)
             show(turn * len(runs) + step + 1)
     return [
-        part_row(name, every[1:], tokens, None if least is None else least * 1e3, every[0])
-        for (name, tokens, least, _), every in zip(runs, times, strict=True)
+        part_row(
+            run.name, every[1:], run.prompt_tokens, None if run.least_s is None else run.least_s * 1e3, every[0]
+        )
+        for run, every in zip(runs, times, strict=True)
     ]
 
 

@@ -15,6 +15,7 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from wamdiff2_core.bench.deadline import DeadlineRow
+from wamdiff2_core.bench.grammar import GrammarRow
 from wamdiff2_core.bench.ladder import Row
 from wamdiff2_core.bench.machine import Machine, Rates
 from wamdiff2_core.bench.parts import PartRow
@@ -24,6 +25,7 @@ from wamdiff2_core.outputs import disk_errors_named
 _COLUMNS = (
     ("row", "name", ""),
     ("B", "block_size", "d"),
+    ("steps", "denoising_steps", "d"),
     ("prompt", "prompt_tokens", "d"),
     ("ms/answer", "ms_per_answer_median", ".1f"),
     ("ms", "ms_median", ".2f"),
@@ -47,14 +49,21 @@ _COLUMNS = (
     ("kept", "kept", ".1%"),
     ("from", "kept_low", ".1%"),
     ("to", "kept_high", ".1%"),
+    ("states", "states", "d"),
+    ("alphabet", "alphabet", "d"),
 )
+
+# of a picture: block rows and autoregressive ones with their lines, and what is drawn of them
+_DRAWN = {"block": "-", "block_eager": "-.", "naive_block": "--"}
+_LEVELS = {"hf_ar": "--", "own_ar": ":"}
+_FIGURES = (("ms_per_answer_median", "ms an answer"), ("tokens_per_forward", "tokens a forward"))
 
 _WIDEST = 400  # columns of a terminal
 
 
 def report(
-    subject: str, rows: Sequence[Row] | Sequence[PartRow] | Sequence[DeadlineRow], machine: Machine,
-    ratios: Mapping[str, Mapping[str, float]], rates: Rates | None = None, **facts: Any,
+    subject: str, rows: Sequence[Row] | Sequence[PartRow] | Sequence[DeadlineRow] | Sequence[GrammarRow],
+    machine: Machine, ratios: Mapping[str, Mapping[str, float]], rates: Rates | None = None, **facts: Any,
 ) -> dict[str, Any]:
     """All of a run as plain JSON values.
 
@@ -112,28 +121,47 @@ def deliver(title: str, result: Mapping[str, Any], json_file: Path | None) -> No
 
 
 def plot(result: Mapping[str, Any], file: Path) -> None:
-    """Tokens a second over block size, as a PNG: a line for each block row, a level for each autoregressive one."""
+    """`draw` the report of `bench decode`, as a PNG; a full disk is an `OSError` that names the file."""
+    figure = draw(result)
+    with disk_errors_named(file):
+        figure.savefig(file, dpi=120)
+
+
+def draw(result: Mapping[str, Any]) -> Any:
+    """A matplotlib figure: milliseconds of an answer, and tokens a forward, over block size.
+
+    With several step budgets, also over these, and a line for each of the others. Autoregressive rows are levels.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6, 4), layout="constrained")
+    rows = [row for row in result["rows"] if row["name"] in _DRAWN]
+    levels = [row for row in result["rows"] if row["name"] in _LEVELS]
+    budgets, sizes = result["denoising_steps"], sorted({row["block_size"] for row in rows})
+    # a block has no more steps than tokens, so lines of budgets above the size meet
+    of_budgets = {f"{budget} steps": [row for row in rows if row["denoising_steps"] == min(row["block_size"], budget)]
+                  for budget in budgets}
+    of_sizes = {f"B {size}": [row for row in rows if row["block_size"] == size] for size in sizes}
+    panels = [("block_size", "block size", of_budgets), ("denoising_steps", "steps a block, at most", of_sizes)]
+    panels = panels[: 1 if len(budgets) == 1 else 2]
+    figure = Figure(figsize=(10, 4 * len(panels)), layout="constrained")
     FigureCanvasAgg(figure)
-    axes: Any = figure.subplots()
-    for name in ("block", "naive_block"):
-        points = [(row["block_size"], 1e3 / row["ms_per_token"]) for row in result["rows"] if row["name"] == name]
-        if points:
-            axes.plot(*zip(*points, strict=True), "-o", label=name)
-    for row in result["rows"]:
-        if row["name"] in ("hf_ar", "own_ar"):
-            line = "--" if row["name"] == "hf_ar" else ":"
-            axes.axhline(1e3 / row["ms_per_token"], linestyle=line, color="gray", label=row["name"])
-    sizes = sorted({row["block_size"] for row in result["rows"] if row["block_size"]})
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(sizes, [str(size) for size in sizes])
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("block size")
-    axes.set_ylabel("tokens a second")
-    axes.set_title(result["subject"])
-    axes.legend()
-    with disk_errors_named(file):
-        figure.savefig(file, dpi=120)
+    for line, (along, title, lines) in zip(figure.subplots(len(panels), 2, squeeze=False), panels, strict=True):
+        for axes, (field, name) in zip(line, _FIGURES, strict=True):
+            for which, style in _DRAWN.items():
+                for label, members in lines.items():
+                    points = sorted((row[along], row[field]) for row in members if row["name"] == which)
+                    if points:
+                        axes.plot(*zip(*points, strict=True), style, marker="o",
+                                  label=which if len(panels) == 1 else f"{which}, {label}")
+            for row in levels:
+                axes.axhline(row[field], linestyle=_LEVELS[row["name"]], color="gray", label=row["name"])
+            ticks = sorted({row[along] for row in rows})
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(ticks, [str(tick) for tick in ticks])
+            axes.set_ylim(bottom=0)
+            axes.set_xlabel(title)
+            axes.set_ylabel(name)
+        axes.legend(fontsize="small")
+    figure.suptitle(result["subject"])
+    return figure

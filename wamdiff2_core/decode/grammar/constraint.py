@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -18,12 +19,26 @@ from wamdiff2_core.decode.grammar.automaton import Automaton
 from wamdiff2_core.decode.grammar.viterbi import Carry, Tables, best_block
 from wamdiff2_core.decode.selection import choose_tokens
 from wamdiff2_core.errors import UserError
-from wamdiff2_core.model.block_model import BlockModel
 
 LEAST_LOG_PROB = -1e4  # of a token that the grammar allows: the search must be able to take it
 RESTRICTED_SHARE = 4  # head rows are picked out when they are at most one in this many
 
 _tables = lru_cache(maxsize=16)(Tables)
+
+
+class Head(Protocol):
+    """What computes logits: a `BlockModel`."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where hidden states and logits are."""
+
+    @property
+    def vocabulary(self) -> int:
+        """Rows of the head."""
+
+    def logits(self, hidden: Tensor, tokens: Tensor | None = None) -> Tensor:
+        """(..., V) fp32 logits of hidden states; (..., n) of n tokens alone when given."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +70,7 @@ class Constraint:
     """The grammars of one batch, from the first column to the last."""
 
     def __init__(
-        self, grammars: Sequence[Automaton | None], columns: int, model: BlockModel,
+        self, grammars: Sequence[Automaton | None], columns: int, model: Head,
         mask_token_id: int | None, full_head: bool = False,
     ) -> None:
         """Begin answers.

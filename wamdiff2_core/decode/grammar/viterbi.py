@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -42,9 +43,12 @@ class Tables:
         for source, group, target in automaton.edges:
             incoming[target].append((source, group))
         widest = max(map(len, incoming))
-        padded = [[*edges, *[(self.states, 0)] * (widest - len(edges))] for edges in incoming]
-        table = torch.tensor(padded, device=device).view(self.states, widest, 2)
-        self.sources, self.edge_groups = table[..., 0].contiguous(), table[..., 1].contiguous()
+        # (states + 1, edges) source and group, for the host, which follows paths back
+        padded = [[*edges, *[(self.states, 0)] * (widest - len(edges))] for edges in [*incoming, []]]
+        self.edges = np.array(padded).reshape(self.states + 1, widest, 2)
+        # (edges * states), so that the best edge of all states is found along memory
+        table = torch.tensor(self.edges[:-1], device=device).transpose(0, 1)
+        self.sources, self.edge_groups = table[..., 0].flatten(), table[..., 1].flatten()
         self.alphabet = torch.tensor(automaton.alphabet, device=device)
         self.groups = torch.tensor(automaton.groups, device=device)
         self.shortest = torch.tensor(automaton.shortest, device=device)
@@ -88,32 +92,56 @@ def best_block(
     rows, size, _ = log_probs.shape
     states, box = tables.states, tables.automaton.box
     best, lowest = tables.best_of_groups(log_probs)
-    score = log_probs.new_full((rows, states + 1), NEVER)
+    # before each column, and behind the last; the last state is never reached
+    scores = log_probs.new_full((size + 1, rows, states + 1), NEVER)
     inside = (carry.depth > 0) & (carry.states == (box.source if box is not None else -1))
-    score.scatter_(1, torch.where(inside, states, carry.states)[:, None], 0.0)
-    score[:, states] = NEVER
-    never = score[:, states:].clone()
-    ways = [torch.empty(0, dtype=torch.long)] * (size + 1)
-    gains = best[..., tables.edge_groups]  # (N, B, states, edges)
+    scores[0].scatter_(1, torch.where(inside, states, carry.states)[:, None], 0.0)
+    scores[0, :, states] = NEVER
+    gains = best.transpose(0, 1).index_select(-1, tables.edge_groups)  # (B, N, edges * states)
     search = _BoxSearch(tables, log_probs, carry, history) if box is not None and history is not None else None
-    for column in range(size):
+    before, reached = scores.unbind(), scores[1:, :, :states].unbind()
+    for column, gain in enumerate(gains.unbind()):
         if search is not None:
-            search.open(column, score)
-        reached, ways[column + 1] = (score[:, tables.sources] + gains[:, column]).max(-1)
-        score = torch.cat([reached, never], 1)
+            search.open(column, before[column])
+        ways = before[column].index_select(-1, tables.sources).add_(gain)
+        torch.amax(ways.view(rows, -1, states), 1, out=reached[column])
         if search is not None:
-            search.close(column + 1, score)
-    final = score[:, :states].masked_fill(tables.shortest > room, NEVER)
+            search.close(column + 1, before[column + 1])
+    final = scores[size, :, :states].masked_fill(tables.shortest > room, NEVER)
     state = final.argmax(-1)
+    paths = _Paths(tables.edges, *(part.cpu().numpy() for part in (scores, best, lowest)))
     if search is not None:
-        return search.trace(final, state, room, ways, lowest)
-    chosen = torch.empty(rows, size, dtype=torch.long, device=log_probs.device)
-    end = state
-    for column in range(size, 0, -1):
-        way = ways[column].gather(1, state[:, None])[:, 0]
-        chosen[:, column - 1] = lowest[:, column - 1].gather(1, tables.edge_groups[state, way][:, None])[:, 0]
-        state = tables.sources[state, way]
-    return chosen, Carry(end, torch.zeros_like(end))
+        return search.trace(final, state, room, paths)
+    chosen = []
+    for row, at in enumerate(state.tolist()):
+        line = []
+        for column in range(size, 0, -1):
+            token, at = paths.back(row, column, at)
+            line.append(token)
+        chosen.append(line[::-1])
+    return torch.tensor(chosen, device=log_probs.device), Carry(state, torch.zeros_like(state))
+
+
+@dataclass(frozen=True)
+class _Paths:
+    """What the search left behind, on the host, where a path is followed back without a launch for each token.
+
+    Attributes:
+        edges: (states + 1, edges, 2) source and group.
+        scores: (B + 1, N, states + 1) of the best paths to each state.
+        best, lowest: (N, B, G) score and token of each group.
+    """
+
+    edges: np.ndarray
+    scores: np.ndarray
+    best: np.ndarray
+    lowest: np.ndarray
+
+    def back(self, row: int, column: int, state: int) -> tuple[int, int]:
+        """The token before a column on the best path to a state, and the state before the token."""
+        sources, groups = self.edges[state].T
+        way = (self.scores[column - 1, row, sources] + self.best[row, column - 1, groups]).argmax()
+        return int(self.lowest[row, column - 1, groups[way]]), int(sources[way])
 
 
 class _BoxSearch:
@@ -134,10 +162,12 @@ class _BoxSearch:
         self.found: BestBoxes = best_boxes(window[..., tables.digits], separators, len(tables.separator))
         starts = torch.arange(-self.past, 0, device=log_probs.device)
         begun = log_probs.new_zeros(self.rows, self.past).masked_fill_(starts != -carry.depth[:, None], NEVER)
-        self.begun = torch.cat([begun, log_probs.new_full((self.rows, self.size), NEVER)], 1)
-        lengths = torch.arange(box.shortest, box.longest + 1, device=log_probs.device)
-        self.lengths = lengths
-        self.taken: list[Tensor | None] = [None] * (self.size + 1)
+        self.begun = torch.cat([begun, log_probs.new_full((self.rows, self.size + box.longest), NEVER)], 1)
+        # longest first: the starts of boxes that end before a column are then neighbours in rising order
+        self.lengths = torch.arange(box.longest, box.shortest - 1, -1, device=log_probs.device)
+        ends = torch.arange(1, self.size + box.longest, device=log_probs.device)
+        self.ending = self.found.scores[:, self.past + ends[:, None] - self.lengths, self.lengths].unbind(1)
+        self.taken: list[Tensor] = []
 
     def open(self, column: int, score: Tensor) -> None:
         """A box may begin at this column."""
@@ -148,20 +178,15 @@ class _BoxSearch:
         total, length = self._ending(column)
         better = total > score[:, self.box.target]
         score[:, self.box.target] = torch.where(better, total, score[:, self.box.target])
-        self.taken[column] = torch.where(better, length, 0)
+        self.taken.append(torch.where(better, length, 0))
 
     def _ending(self, column: int) -> tuple[Tensor, Tensor]:
         """(N,) the best boxes that end before a column, and their lengths."""
-        starts = self.past + column - self.lengths
-        usable = (starts >= 0) & (starts < self.past + self.size)
-        starts = starts.clamp(0, self.past + self.size - 1)
-        totals = self.begun[:, starts] + self.found.scores[:, starts, self.lengths]
-        total, at = totals.masked_fill(~usable, NEVER).max(-1)
+        first = self.past + column - self.box.longest
+        total, at = (self.begun[:, first : first + len(self.lengths)] + self.ending[column - 1]).max(-1)
         return total, self.lengths[at]
 
-    def trace(
-        self, final: Tensor, state: Tensor, room: int, ways: list[Tensor], lowest: Tensor
-    ) -> tuple[Tensor, Carry]:
+    def trace(self, final: Tensor, state: Tensor, room: int, paths: _Paths) -> tuple[Tensor, Carry]:
         """Follow the best paths back, those inside a box at the block's end among them."""
         tables, box = self.tables, self.box
         need = tables.automaton.shortest[box.target]
@@ -169,9 +194,7 @@ class _BoxSearch:
         totals = torch.stack([final.max(-1).values, *(total for total, _ in beyond)], 1)
         # a box that may have ended can also go on, so its end is the better place to stand at equal scores
         crossing = torch.where(totals[:, 0] == totals.max(1).values, 0, totals.argmax(1)).tolist()
-        columns = [way.tolist() for way in ways]
-        taken = [None if lengths is None else lengths.tolist() for lengths in self.taken]
-        sources, groups, tokens = tables.sources.tolist(), tables.edge_groups.tolist(), lowest.tolist()
+        taken = torch.stack(self.taken).tolist()
         digits = tables.digits.tolist()
         chosen, ends = [], []
         for row, at in enumerate(state.tolist()):
@@ -180,14 +203,13 @@ class _BoxSearch:
             length = int(beyond[crossing[row] - 1][1][row]) if crossing[row] else 0
             end = (box.source, length - crossing[row]) if crossing[row] else (at, 0)
             while column > 0:
-                if not length and at == box.target and taken[column] is not None:
-                    length = taken[column][row]
+                if not length and at == box.target:
+                    length = taken[column - 1][row]
                     if column == self.size and length:
                         end = (box.target, length)
                 if not length:
-                    way = columns[column][row][at]
-                    line[column - 1] = tokens[row][column - 1][groups[at][way]]
-                    at, column = sources[at][way], column - 1
+                    line[column - 1], at = paths.back(row, column, at)
+                    column -= 1
                     continue
                 first = column - length
                 spelled = spell_box(self.found, row, self.past + first, length, [-1] * len(tables.separator))
