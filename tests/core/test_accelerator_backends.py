@@ -12,14 +12,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from transformers import AutoTokenizer
 
 from tests.core.doubles import MASK, random_inputs, tiny_model
+from tests.core.grammar.walker import codec_of
 from tests.core.standins.accelerator import FakeDevice
 from tests.core.standins.libraries import fake_flashinfer, fake_torch_npu
 from wamdiff2_core.chat import ModelInputs
-from wamdiff2_core.config import DecodeConfig
+from wamdiff2_core.config import DecodeConfig, PlanningTask
 from wamdiff2_core.decode import Generator
 from wamdiff2_core.decode.block_diffusion import decode_blocks
+from wamdiff2_core.decode.grammar import detection_language, waypoint_language
 from wamdiff2_core.decode.on_device import decode_on_device
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.model.backends import choose_backend, cuda, npu
@@ -27,10 +30,13 @@ from wamdiff2_core.model.backends.graphed import GraphedBackend, Step, StepShape
 from wamdiff2_core.model.block_model import BlockModel
 from wamdiff2_core.model.checkpoint import load_checkpoint
 from wamdiff2_core.serving_record import ServingRecord
+from wamdiff2_core.tasks.grounding import format_grounding, parse_grounding
+from wamdiff2_core.tasks.planning import format_waypoints, parse_waypoints
 
 KINDS = ["cuda", "cuda-flashinfer", "npu"]
 STRATEGIES = ["sequential", "low_confidence_static", "low_confidence_dynamic"]
 NO_EOS = 100_000
+NANO_MASK, NANO_EOS = 7, 2  # of the shipped checkpoint's vocabulary
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -56,23 +62,25 @@ def generator(model, mask: int = MASK, eos: int = NO_EOS) -> Generator:
     return Generator.of(model, None, ids, enforce_record=False)
 
 
-def pair(kind: str, seed: int = 5, eos: int = NO_EOS, latency: int = 1) -> SimpleNamespace:
+def pair(
+    kind: str, seed: int = 5, eos: int = NO_EOS, latency: int = 1, mask: int = MASK, **changes
+) -> SimpleNamespace:
     """A generator on a stand-in, one with `eager`, and the stand-in."""
-    model = tiny_model(seed)
-    own, eager = generator(model, eos=eos), generator(model, eos=eos)
+    model = tiny_model(seed, **changes)
+    own, eager = generator(model, mask, eos), generator(model, mask, eos)
     backend, device = make(kind, model, latency)
     own.blocks = BlockModel(model, backend)
     return SimpleNamespace(own=own, eager=eager, device=device, backend=backend)
 
 
-def same(two: SimpleNamespace, requests, config: DecodeConfig) -> list:
+def same(two: SimpleNamespace, requests, config: DecodeConfig, **more) -> list:
     with two.device.watching():
-        answers = two.own.generate(requests, config, trace=True)
-    for answer, expected in zip(answers, two.eager.generate(requests, config, trace=True), strict=True):
+        answers = two.own.generate(requests, config, trace=True, **more)
+    for answer, expected in zip(answers, two.eager.generate(requests, config, trace=True, **more), strict=True):
         assert answer.raw_ids == expected.raw_ids
         assert answer.trace.fixed_at == expected.trace.fixed_at
         np.testing.assert_allclose(answer.trace.confidence, expected.trace.confidence, rtol=1e-3)
-        for count in ("steps", "blocks", "tokens", "forwards"):
+        for count in ("steps", "blocks", "tokens", "forwards", "interventions"):
             assert getattr(answer.stats, count) == getattr(expected.stats, count)
     return answers
 
@@ -157,6 +165,44 @@ def test_a_replay_after_a_longer_request_equals_eager(kind):
 )
 def test_steps_that_need_the_host_equal_eager(kind, config):
     same(pair(kind), [random_inputs(1, 9), random_inputs(2, 14, ((2, 4),))], config)
+
+
+@pytest.fixture(scope="module")
+def languages() -> SimpleNamespace:
+    codec = codec_of(AutoTokenizer.from_pretrained(ROOT / "checkpoints" / "wamdiff2-nano"), NANO_EOS)
+    task = PlanningTask(decimals=1)
+    return SimpleNamespace(
+        codec=codec, waypoints=waypoint_language(codec, task), detections=detection_language(codec),
+        reads={
+            "waypoints": lambda text: format_waypoints(parse_waypoints(text, task), task),
+            "detections": lambda text: format_grounding(parse_grounding(text)),
+        },
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("language", "config"),
+    [
+        ("waypoints", DecodeConfig(32, 3, "low_confidence_dynamic", 0.3, max_new_tokens=64, grammar="task")),
+        ("waypoints", DecodeConfig(16, 2, "sequential", max_new_tokens=64, grammar="task", deadline_ms=1e6)),
+        ("detections", DecodeConfig(8, 2, "low_confidence_static", max_new_tokens=24, grammar="task")),
+        ("detections", DecodeConfig(1, strategy="autoregressive", max_new_tokens=6, grammar="task")),
+    ],
+    ids=["waypoints", "deadline", "detections", "autoregressive"],
+)
+def test_answers_within_a_grammar_equal_eager(kind, language, config, languages):
+    """In a batch with a free answer; the language's answer is one that its task reads, whatever the model wants."""
+    two = pair(kind, 4, NANO_EOS, 2, NANO_MASK, gain=3.0, vocab_size=899)
+    requests = [random_inputs(1, 9), random_inputs(2, 14, ((2, 4),))]
+    for full_head in (False, True):
+        bound, free = same(
+            two, requests, config, grammars=[getattr(languages, language), None], full_head=full_head
+        )
+        text = languages.codec.decode(bound.token_ids)
+        assert languages.reads[language](text) == text
+        assert bound.ended
+        assert bound.stats.interventions > 0 == free.stats.interventions
 
 
 def test_a_warm_start_equals_eager(monkeypatch):
