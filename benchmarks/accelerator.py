@@ -2,8 +2,9 @@
 
 Parity: answers of a small random model, then of a checkpoint, in float32, where every token must be the same, and in
 bfloat16, where the share of equal tokens and the distance of logits are told. Speed: what `wamdiff2 bench decode`,
-`prefill` and `plan` measure, for a checkpoint, `tiny-qwen-vocab` and `2b`, once for each backend, that is, for each
-attention kernel that is present; and one layer's attention alone, in the 2B shape.
+`prefill` and `plan` measure, for a checkpoint, `tiny-qwen-vocab` and `2b`, with each backend, that is, with each
+attention kernel that is present; and one layer's attention alone, in the 2B shape. All backends' rows of one
+measurement turn about, and all their answers have the same length, so they can be divided by one another.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import argparse
 import json
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
 from tests.core.doubles import MASK, random_inputs, tiny_model
@@ -26,7 +28,7 @@ from tests.core.standins.accelerator import FakeDevice
 from tests.core.standins.libraries import fake_flashinfer, fake_torch_npu
 from wamdiff2_core.bench import ladder
 from wamdiff2_core.bench.machine import Floor, Machine, Rates, peak_memory_gib, synchronised
-from wamdiff2_core.bench.parts import measure_plan, measure_prefill, prefill_ratios
+from wamdiff2_core.bench.parts import measure_parts, measure_plan, prefill_ratios, prefill_runs
 from wamdiff2_core.bench.report import report
 from wamdiff2_core.bench.subjects import Subject, checkpoint_subject, random_subject
 from wamdiff2_core.chat import ModelInputs
@@ -34,8 +36,10 @@ from wamdiff2_core.config import DecodeConfig
 from wamdiff2_core.decode import Generator
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.model.backends import Backend, cuda, make_backend, npu
+from wamdiff2_core.model.backends.device_ops import Graph
 from wamdiff2_core.model.backends.graphed import Attention, GraphedBackend, Step, StepShape
 from wamdiff2_core.model.block_model import BlockModel
+from wamdiff2_core.model.devices import ACCELERATORS, find_accelerator
 from wamdiff2_core.outputs import writable_file
 from wamdiff2_core.serving_record import ServingRecord
 
@@ -52,6 +56,10 @@ PARITY_SHAPE = {"head_dim": 64, "rope_parameters": {
 ATTENTION_2B = {"heads": 16, "key_heads": 8, "head_dim": 128}
 CONTEXTS = (2190, 6270)  # one and three pictures of 1920 x 1080
 LAYERS_A_GRAPH = 28
+STOCK_ROWS = ("hf_ar", "naive_block")
+OWN_ROWS = ("own_ar", "block")
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -140,14 +148,9 @@ def find_device(kind: str) -> torch.device:
     Raises:
         UserError: there is none.
     """
-    for name in ("cuda", "npu") if kind == "auto" else (kind,):
-        try:
-            if name == "npu":
-                import torch_npu  # noqa: F401 - registers torch.npu
-            if getattr(torch, name).is_available():
-                return torch.device(name, 0)
-        except (ImportError, AttributeError):
-            continue
+    name = find_accelerator(ACCELERATORS if kind == "auto" else (kind,))
+    if name is not None:
+        return torch.device(name, 0)
     wanted = "a CUDA or Ascend device" if kind == "auto" else f"a {kind} device"
     raise UserError("device", wanted, "none on this machine", "add --dry to try the command without one")
 
@@ -259,39 +262,65 @@ def subject_of(setting: Setting, name: str, dtype: torch.dtype | None = None) ->
 
 
 def speed(setting: Setting, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Reports of `bench decode` and `bench prefill` by backend."""
+    """Reports of `bench decode` and `bench prefill` by backend; ratios over stock rows, and over `eager`'s."""
     subject = subject_of(setting, name, torch.bfloat16)
     device = subject.device
     rates = Rates.measure(device, subject.model.dtype, *((1, 64) if setting.dry else ()))
     sizes = [subject.decode.block_size] if setting.dry else ladder.allowed_sizes(subject.record, [], False)
-    decode: dict[str, Any] = {}
-    prefill: dict[str, Any] = {}
+    missing: dict[str, Any] = {}
+    ways: dict[str, Subject] = {}
     for backend in ("eager", *setting.names):
         try:
-            subject.backend = backend if backend == "eager" else setting.backend(backend, subject.model)
+            ways[backend] = replace(
+                subject, backend=backend if backend == "eager" else setting.backend(backend, subject.model)
+            )
         except UserError as error:
-            decode[backend] = prefill[backend] = {"missing": str(error)}
-            continue
-        facts: dict[str, Any] = {
-            "dtype": str(subject.model.dtype).removeprefix("torch."), "rounds": setting.rounds, "backend": backend,
-        }
-        floor = Floor(subject.model, rates)
-        lengths, first_ms = ladder.answer_lengths(subject, subject.decode)
-        names = ("own_ar", "block") if backend != "eager" else ("hf_ar", "own_ar", "naive_block", "block")
-        rungs = ladder.make_rungs(subject, lengths, sizes, names)
-        rows = ladder.climb(subject, rungs, lengths, setting.rounds, lambda _, floor=floor: floor)
-        rows = [ladder.Row("load", None, subject.load_ms), ladder.Row("first_answer", None, first_ms), *rows]
+            missing[backend] = {"missing": str(error)}
+    floor = Floor(subject.model, rates)
+    lengths: list[int] = []
+    firsts: dict[str, float] = {}
+    for backend, way in ways.items():
+        own, firsts[backend] = ladder.answer_lengths(way, way.decode)
+        lengths = lengths or own
+    rungs = {
+        backend: ladder.make_rungs(way, lengths, sizes, STOCK_ROWS + OWN_ROWS if backend == "eager" else OWN_ROWS)
+        for backend, way in ways.items()
+    }
+    rows = in_turn(
+        rungs, lambda every: ladder.climb(subject, every, lengths, setting.rounds, lambda _: floor)
+    )
+    words = [8] if setting.dry else [64, 128, 256, 512]
+    runs = {
+        backend: [run for run in prefill_runs(way, words, floor) if backend == "eager" or run.name != "hf_prefill"]
+        for backend, way in ways.items()
+    }
+    parts = in_turn(runs, lambda every: measure_parts(every, setting.rounds, device))
+    decode, prefill = dict(missing), dict(missing)
+    stock = [row for row in rows["eager"] if row.name in STOCK_ROWS]
+    stock += [replace(row, name="block_eager") for row in rows["eager"] if row.name == "block"]
+    stock_parts = [row for row in parts["eager"] if row.name == "hf_prefill"]
+    facts: dict[str, Any] = {
+        "dtype": str(subject.model.dtype).removeprefix("torch."), "rounds": setting.rounds,
+        "peak_memory_gib": peak_memory_gib(device),
+    }
+    for backend in ways:
+        upper = [] if backend == "eager" else stock
+        warm_up = [ladder.Row("load", None, subject.load_ms), ladder.Row("first_answer", None, firsts[backend])]
         decode[backend] = report(
-            subject.name, rows, Machine.of(device), ladder.ratios_of(rows), rates, answer_tokens=lengths,
-            peak_memory_gib=peak_memory_gib(device), **facts,
+            subject.name, [*warm_up, *rows[backend]], Machine.of(device), ladder.ratios_of([*upper, *rows[backend]]),
+            rates, answer_tokens=lengths, backend=backend, **facts,
         )
-        words = [8] if setting.dry else [64, 128, 256, 512]
-        parts = measure_prefill(subject, words, setting.rounds, floor)
         prefill[backend] = report(
-            subject.name, parts, Machine.of(device), prefill_ratios(parts), rates,
-            peak_memory_gib=peak_memory_gib(device), **facts,
+            subject.name, parts[backend], Machine.of(device), prefill_ratios([*stock_parts, *parts[backend]]), rates,
+            backend=backend, **facts,
         )
     return decode, prefill
+
+
+def in_turn(groups: dict[str, list[T]], measure: Callable[[list[T]], list[R]]) -> dict[str, list[R]]:
+    """Measure the members of all groups in one go, which takes them turn about; results by group."""
+    results = iter(measure([member for members in groups.values() for member in members]))
+    return {name: [next(results) for _ in members] for name, members in groups.items()}
 
 
 def plan(setting: Setting) -> dict[str, Any]:
@@ -308,22 +337,51 @@ def plan(setting: Setting) -> dict[str, Any]:
 def attention(setting: Setting) -> list[dict[str, Any]]:
     """Milliseconds of one layer's attention in the 2B shape, in a graph of its own, by kernel, context and rows."""
     rows = []
-    for name in setting.names:
-        for context in (100,) if setting.dry else CONTEXTS:
-            for count, commit in ((32, 0), (64, 32)):
-                row: dict[str, Any] = {
-                    "backend": name, "context": context, "tokens": count, "ms_a_layer": None, "missing": None
-                }
+    for context in (100,) if setting.dry else CONTEXTS:
+        for count, commit in ((32, 0), (64, 32)):
+            graphs: dict[str, AttentionGraph] = {}
+            missing: dict[str, str] = {}
+            for name in setting.names:
                 try:
-                    row["ms_a_layer"] = attention_ms(setting, name, context, count, commit)
+                    graphs[name] = attention_graph(setting, name, context, count, commit)
                 except UserError as error:
-                    row["missing"] = str(error)
-                rows.append(row)
+                    missing[name] = str(error)
+            times: dict[str, list[float]] = {name: [] for name in graphs}
+            names = list(graphs)
+            for turn in range(setting.rounds + 1):
+                for step in range(len(names)):
+                    name = names[(turn + step) % len(names)]
+                    times[name].append(graphs[name].replay_ms())
+            for name in setting.names:
+                median = float(np.median(times[name][1:])) / graphs[name].layers if name in graphs else None
+                rows.append({
+                    "backend": name, "context": context, "tokens": count, "ms_a_layer": median,
+                    "missing": missing.get(name),
+                })
     return rows
 
 
-def attention_ms(setting: Setting, name: str, context: int, count: int, commit: int) -> float:
-    """Median of a replay by its layers."""
+@dataclass(frozen=True)
+class AttentionGraph:
+    """Attention of some layers as a graph, and what it was recorded from, whose memory it reads and writes."""
+
+    backend: GraphedBackend
+    graph: Graph
+    shape: StepShape
+    layers: int
+    body: Callable[[], None]
+
+    def replay_ms(self) -> float:
+        """Time of a replay of all layers."""
+        self.backend.attention.before_replay(self.backend.ops, self.graph, self.shape)
+        started = synchronised(self.backend.device)
+        self.graph.replay()
+        finished(self.backend)
+        return (synchronised(self.backend.device) - started) * 1e3
+
+
+def attention_graph(setting: Setting, name: str, context: int, count: int, commit: int) -> AttentionGraph:
+    """Record one."""
     sizes = ATTENTION_2B
     heads = {"num_attention_heads": sizes["heads"], "num_key_value_heads": sizes["key_heads"]}
     rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [24, 20, 20], "mrope_interleaved": True}
@@ -351,15 +409,7 @@ def attention_ms(setting: Setting, name: str, context: int, count: int, commit: 
         for keys, values in cache:
             out.copy_(kernel.attend(query, keys, values, step))
 
-    graph = backend.ops.capture(body, kernel.host_values)
-    times = []
-    for _ in range(setting.rounds + 1):
-        kernel.before_replay(backend.ops, graph, shape)
-        started = synchronised(setting.device)
-        graph.replay()
-        finished(backend)
-        times.append((synchronised(setting.device) - started) * 1e3)
-    return sorted(times[1:])[len(times[1:]) // 2] / layers
+    return AttentionGraph(backend, backend.ops.capture(body, kernel.host_values), shape, layers, body)
 
 
 def finished(backend: GraphedBackend) -> None:
