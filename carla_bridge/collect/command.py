@@ -51,7 +51,7 @@ def collect(
     from carla_bridge.collect.records import FILES
     from carla_bridge.collect.runner import CollectConfig, episodes
 
-    writable_folder(out, "out")
+    writable_folder(out, "--out")
     if carla:
         parse_address(carla)
         if workers > 1:

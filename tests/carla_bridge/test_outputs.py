@@ -50,7 +50,7 @@ def test_a_place_that_cannot_be_written_to_is_wrong_use(line, place, capsys):
     pytest.importorskip("carla", reason="needs the [carla] extra")
     assert main([*line, place]) == 2
     stderr = capsys.readouterr().err
-    assert stderr.startswith("error: out: expected a place that can be written to, got /proc")
+    assert stderr.startswith("error: --out: expected a place that can be written to, got /proc")
     assert stderr.count("\n") == 1
 
 

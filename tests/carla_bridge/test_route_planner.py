@@ -11,7 +11,7 @@ import pytest
 
 carla = pytest.importorskip("carla")
 
-from carla_bridge.route_sets.__main__ import main as write_route_files  # noqa: E402
+from carla_bridge.route_sets.__main__ import write_sets  # noqa: E402
 from carla_bridge.routes import ROUTES_FOLDER  # noqa: E402
 from carla_bridge.routes.navigation import ANNOUNCE_M  # noqa: E402
 from carla_bridge.routes.route_file import RouteSpec, load_routes  # noqa: E402
@@ -69,7 +69,7 @@ def runs(plan) -> list[tuple[NavCommand, float, float]]:
 
 
 def test_route_files_are_what_the_generator_writes(tmp_path):
-    write_route_files(tmp_path)
+    write_sets(tmp_path)
     for name in ("demo.xml", "train.xml"):
         assert (tmp_path / name).read_bytes() == (ROUTES_FOLDER / name).read_bytes()
 

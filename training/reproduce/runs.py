@@ -53,5 +53,5 @@ def _train(config: StageConfig, progress: Progress | None) -> None:
     accelerator.free_memory()
     if config.run.compiled:
         torch.compiler.reset()  # compiled code of a stage is of no use to the next
-    if trainer.step < trainer.end:
+    if trainer.step < trainer.steps:
         raise StoppedError(f"{config.out} stopped at step {trainer.step} of {trainer.steps}")

@@ -24,6 +24,6 @@ def town(
     plan = TOWN_PLANS.get(name)
     if plan is None:
         raise unknown_name("--name", name, TOWN_PLANS)
-    path = writable_file(out or Path(f"{name}.xodr"), "out")
+    path = writable_file(out or Path(f"{name}.xodr"), "--out")
     replace_file(path, build_town(plan))
     typer.echo(f"{path}: {len(plan.junctions)} junctions, {len(plan.roads)} roads")
