@@ -19,8 +19,7 @@ import typer
 from wamdiff2_core.chat import ChatRequest
 from wamdiff2_core.cli.main import run_alone
 from wamdiff2_core.config import DecodeConfig, PlanningTask
-from wamdiff2_core.conversations import read_rgb
-from wamdiff2_core.dataset import Sample, read_dataset
+from wamdiff2_core.dataset import Sample, read_dataset, read_images, spread_over
 from wamdiff2_core.decode import Generation, Generator
 from wamdiff2_core.decode.grammar import waypoint_language
 from wamdiff2_core.errors import UserError
@@ -58,11 +57,12 @@ def main(
     if loaded.record is None or loaded.record.planning is None:
         raise UserError("--checkpoint", "one with a record of how it plans", str(checkpoint))
     task, base = loaded.record.planning, loaded.record.decode
-    samples = read_dataset(data)
-    samples = samples[:: max(1, len(samples) // limit)][:limit]
+    samples = spread_over(read_dataset(data), limit)
     decoder, language = Generator(loaded), waypoint_language(loaded.chat, task)
     requests = [
-        loaded.chat.encode(ChatRequest(s.prompt, tuple(map(read_rgb, s.images)), s.conversation.system, s.history))
+        loaded.chat.encode(ChatRequest(
+            s.prompt, tuple(read_images(s, f"sample {s.conversation.id!r}")), s.conversation.system, s.history
+        ))
         for s in samples
     ]
     ways: list[tuple[str, DecodeConfig]] = [

@@ -18,7 +18,7 @@ import numpy as np
 import typer
 
 from benchmarks.traffic_watch import DT_S, build_world
-from benchmarks.world_speed import machine
+from benchmarks.world_speed import AsJson, TownName, machine
 from carla_bridge.server.town.town import Town
 from wamdiff2_core.cli.main import run_alone
 
@@ -53,12 +53,12 @@ def measure(town: Town, vehicles: int, walkers: int, seconds: float, seed: int) 
 
 
 def main(
-    town: Annotated[str, typer.Option(help="Town by name, or an .xodr file.")] = "Wamtown02",
+    town: TownName = "Wamtown02",
     vehicles: Annotated[int, typer.Option(min=1, help="Vehicles of the server's own traffic.")] = 60,
     walkers: Annotated[int, typer.Option(min=0, help="Walkers of the server's own.")] = 40,
     seconds: Annotated[float, typer.Option(min=0.5, help="Simulated time to measure.")] = 20.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the traffic.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure the traffic's share of a tick."""
     figures = measure(Town.load(town), vehicles, walkers, seconds, seed)

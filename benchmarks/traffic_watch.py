@@ -19,7 +19,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from benchmarks.world_speed import Listeners
+from benchmarks.world_speed import AsJson, Listeners, TownName
 from carla_bridge.server.actors.signals import TrafficLight
 from carla_bridge.server.actors.vehicle import Vehicle
 from carla_bridge.server.actors.walker import Walker
@@ -177,12 +177,12 @@ def build_world(town: Town, vehicles: int, walkers: int, seed: int) -> World:
 
 
 def main(
-    town: Annotated[str, typer.Option(help="Town by name, or an .xodr file.")] = "Wamtown02",
+    town: TownName = "Wamtown02",
     minutes: Annotated[float, typer.Option(min=0.01, help="Simulated time.")] = 10.0,
     vehicles: Annotated[int, typer.Option(min=0, help="Vehicles of the server's own traffic.")] = 40,
     walkers: Annotated[int, typer.Option(min=0, help="Walkers of the server's own.")] = 20,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the traffic.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Watch the traffic; 1 when anybody collides or runs a red light or stop sign."""
     world = build_world(Town.load(town), vehicles, walkers, seed)

@@ -19,7 +19,7 @@ import typer
 
 from wamdiff2_core.bench.deadline import Case, distance_m, read_case
 from wamdiff2_core.cli.main import run_alone
-from wamdiff2_core.dataset import Sample, read_dataset
+from wamdiff2_core.dataset import Sample, read_dataset, spread_over
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.model.checkpoint import load_checkpoint
 from wamdiff2_core.planner import CheckpointPlanner
@@ -80,19 +80,19 @@ def main(
         raise UserError("--checkpoint", "one with a record of how it plans", str(checkpoint))
     warm = CheckpointPlanner(loaded, replace(cold.record.decode, warm_start="previous"))
     found = consecutive(read_dataset(data), planning.dt_s)
-    count = min(pairs, len(found))
     if not found:
         raise UserError("--data", f"samples of one car that are {planning.dt_s:g} s apart", f"none in {data}")
     cases: list[Case] = []
     plans: dict[str, list[Plan]] = {"off": [], "previous": []}
-    for index in range(count):
-        before, case = (read_case(sample, planning, cold.rig) for sample in found[index * len(found) // count])
+    chosen = spread_over(found, pairs)
+    for pair in chosen:
+        before, case = (read_case(sample, planning, cold.rig) for sample in pair)
         case = at(case, round(planning.dt_s * 1e9))
         warm.plan(at(before, 0).observation)
         cases.append(case)
         plans["off"].append(cold.plan(case.observation))
         plans["previous"].append(warm.plan(case.observation))
-        if len(cases) % TOLD_EVERY == 0 or len(cases) == count:
+        if len(cases) % TOLD_EVERY == 0 or len(cases) == len(chosen):
             tell(plans, cases)
 
 

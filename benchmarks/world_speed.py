@@ -39,6 +39,8 @@ from carla_bridge.server.world import World
 from wamdiff2_core.cli.main import run_alone
 from wamdiff2_core.errors import UserError
 
+TownName = Annotated[str, typer.Option(help="Town by name, or an .xodr file.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 DT_S = 0.05
 RAINY_NIGHT = Weather(
     cloudiness=100.0, precipitation=100.0, precipitation_deposits=90.0, sun_altitude_deg=-90.0, fog_density=10.0,
@@ -205,14 +207,14 @@ def machine() -> dict[str, str]:
 
 
 def main(
-    town: Annotated[str, typer.Option(help="Town by name, or an .xodr file.")] = "Wamtown01",
+    town: TownName = "Wamtown01",
     seconds: Annotated[float, typer.Option(min=0.5, help="Simulated seconds for each load.")] = 20.0,
     hours: Annotated[
         float | None, typer.Option(help="Simulate so many hours instead, and watch the memory.", show_default=False)
     ] = None,
     client: Annotated[bool, typer.Option("--client", help="Measure through a server process as well.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of places and kinds.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Measure how fast the embedded world runs, or whether it keeps its size."""
     if hours is not None:

@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 
 PACKAGES = ("carla_bridge", "wamdiff2_core", "wamdiff2_ros")
-KINDS = frozenset({".py", ".json", ".xml", ".xodr", ".yaml"})  # what a drive depends on
+KINDS = frozenset({".py", ".c", ".json", ".xml", ".xodr", ".yaml"})  # what a drive depends on
 HASH_LENGTH = 12
 
 

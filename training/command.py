@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wamdiff2_core.cli.predict import BACKEND_HELP, DTYPES, checked_device
+from wamdiff2_core.cli.predict import BACKEND_HELP, DEVICE_HELP, DTYPES, checked_device
 from wamdiff2_core.errors import ExitCode, unknown_name
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 train = typer.Typer(add_completion=False)
 
@@ -74,10 +77,7 @@ def run_stage(
     elif main:
         console.print(" ".join(f"{key} {value}" for key, value in line.items()))
     accelerator.end_training()
-    if trainer.step < trainer.end:
-        if main:
-            console.print(f"stopped at step {trainer.step} of {trainer.end}; the same command goes on")
-        raise typer.Exit(ExitCode.FAILED_ITEMS)
+    _end_if_stopped(console if main else None, trainer.step, trainer.end)
 
 
 pretrain_vision = typer.Typer(add_completion=False)
@@ -114,9 +114,14 @@ def run_pretraining(
     for line in training.train():
         if accelerator.is_main_process:
             console.print(" ".join(f"{key} {value}" for key, value in line.items()))
-    if training.step < training.end:
-        if accelerator.is_main_process:
-            console.print(f"stopped at step {training.step} of {training.end}; the same command goes on")
+    _end_if_stopped(console if accelerator.is_main_process else None, training.step, training.end)
+
+
+def _end_if_stopped(console: Console | None, step: int, end: int) -> None:
+    """End a run that a signal has stopped with exit code 1; the main process, which has a console, says so."""
+    if step < end:
+        if console is not None:
+            console.print(f"stopped at step {step} of {end}; the same command goes on")
         raise typer.Exit(ExitCode.FAILED_ITEMS)
 
 
@@ -139,7 +144,7 @@ def evaluate(
     control: Annotated[bool, typer.Option(help="Decode once more with the images of other samples.")] = True,
     batch_size: Annotated[int, typer.Option(min=1, help="Samples decoded together.")] = 32,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 1,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or npu.")] = "auto",
+    device: Annotated[str, typer.Option(help=DEVICE_HELP)] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     backend: Annotated[str, typer.Option(help=BACKEND_HELP)] = "auto",
 ) -> None:

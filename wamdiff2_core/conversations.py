@@ -199,10 +199,15 @@ def resolve_image(path: str, beside: Path) -> Path:
     Raises:
         ConversationError: there is no such file.
     """
-    for candidate in (beside / path, Path(path)):
-        if candidate.is_file():
-            return candidate
-    raise ConversationError(f"image: expected an image file, got none at {path!r}")
+    found = first_file(beside / path, Path(path))
+    if found is None:
+        raise ConversationError(f"image: expected an image file, got none at {path!r}")
+    return found
+
+
+def first_file(*places: Path) -> Path | None:
+    """The first of some places where there is a file."""
+    return next((place for place in places if place.is_file()), None)
 
 
 def read_rgb(path: Path) -> np.ndarray:

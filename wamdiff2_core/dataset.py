@@ -15,15 +15,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 import numpy as np
 
 from wamdiff2_core.chat import IMAGE_PLACEHOLDER
-from wamdiff2_core.conversations import Conversation, ConversationError, Turn, read_objects, read_rgb
+from wamdiff2_core.conversations import Conversation, ConversationError, Turn, first_file, read_objects, read_rgb
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.outputs import disk_errors_named
 
+T = TypeVar("T")
 JPEG_QUALITY = 90
 KEYS = ("id", "image", "conversations", "datasource", "min_pixels", "max_pixels")
 
@@ -102,6 +103,12 @@ def sample_from_json(item: object, path: Path, number: int) -> Sample:
     return Sample(conversation, tuple(path.parent / name for name in conversation.images), extra)
 
 
+def spread_over(items: Sequence[T], count: int) -> list[T]:
+    """At most `count` of some items, in order and equally far apart, the first one among them."""
+    count = min(count, len(items))
+    return [items[index * len(items) // count] for index in range(count)]
+
+
 def read_images(sample: Sample, where: str) -> list[np.ndarray]:
     """Images of a sample, (H, W, 3) uint8 RGB each: beside its file, else below the working directory.
 
@@ -112,12 +119,10 @@ def read_images(sample: Sample, where: str) -> list[np.ndarray]:
     Raises:
         UserError: one is missing or cannot be decoded.
     """
-    images = []
-    for beside, name in zip(sample.images, sample.conversation.images, strict=True):
-        below = Path(name)
-        file = below if below.is_file() and not beside.is_file() else beside
-        images.append(read_picture(file, f"{where}: image", "wamdiff2 data check lists them all"))
-    return images
+    return [
+        read_picture(first_file(beside, Path(name)) or beside, f"{where}: image", "wamdiff2 data check lists them all")
+        for beside, name in zip(sample.images, sample.conversation.images, strict=True)
+    ]
 
 
 def read_picture(file: Path, field: str, fix: str = "") -> np.ndarray:

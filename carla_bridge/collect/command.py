@@ -55,7 +55,7 @@ def collect(
     if carla:
         parse_address(carla)
         if workers > 1:
-            raise UserError("workers", "1 with --carla: a server has one world", workers)
+            raise UserError("--workers", "1 with --carla: a server has one world", workers)
         if walkers:
             raise UserError("--walkers", "none with --carla: only the embedded server has walkers of its own", walkers)
     if walkers is None:

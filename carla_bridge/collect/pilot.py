@@ -121,7 +121,6 @@ class Pilot:
         self.situation: Situation | None = None
         self.plan_now: Waypoints | None = None
         self.standing_s = 0.0
-        self._noise, self._stalls = NoiseBursts(rng), Stalls(rng)
         self._expert = PrivilegedExpert()
         self._track: list[Pose2D] = []
         self._disturbed: list[int] = []
@@ -139,6 +138,7 @@ class Pilot:
         self._expert.start(route, self._map)
         self.navigator = Navigator(route, NANO_TASK.target_rule)
         self._controller, self._in_force = Controller(), None
+        self._noise, self._stalls = NoiseBursts(self.rng), Stalls(self.rng)
         self._track, self._disturbed, self._moments = [], [], []
         self.situation, self.plan_now, self.standing_s = None, None, 0.0
 

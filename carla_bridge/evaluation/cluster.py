@@ -113,7 +113,7 @@ class ClusterPool:
     _head_s: float = 0.0
 
     def __post_init__(self) -> None:
-        parse_address(self.address, "cluster")
+        parse_address(self.address, "--cluster")
         device, drive = self.evaluation.drive.device, self.evaluation.drive
         if drive.carla:
             raise UserError("--carla", "none with --cluster: each node starts a server for each route", drive.carla)

@@ -23,7 +23,7 @@ def check_reachable(address: str) -> None:
 
     Ray itself waits minutes for a head that is not there, and Ctrl-C with it; so another process tries first.
     """
-    host, port = parse_address(address, "cluster")
+    host, port = parse_address(address, "--cluster")
     try:
         wait_for_port(port, lambda: True, OPEN_S, host)
     except InfrastructureError as error:

@@ -147,4 +147,3 @@ def open_jobs(evaluation: Evaluation, attempts: Sequence[Attempt]) -> list[Job]:
 def _spoilt(attempts: Sequence[Attempt]) -> Counter[Job]:
     """How many attempts at each drive the infrastructure has spoilt; only they use up retries."""
     return Counter(attempt.job for attempt in attempts if attempt.kind is Kind.INFRASTRUCTURE)
-

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from wamdiff2_core.config import CameraSpec, DecodeConfig, PlanningTask
-from wamdiff2_core.dataset import Sample, read_dataset, read_images
+from wamdiff2_core.dataset import Sample, read_dataset, read_images, spread_over
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.frames import flip_y
 from wamdiff2_core.model.checkpoint import Checkpoint
@@ -139,8 +139,7 @@ def read_cases(data: Path, count: int, task: PlanningTask, rig: Sequence[CameraS
     samples = [sample for sample in read_dataset(data) if sample.prompt.startswith(opening)]
     if not samples:
         raise UserError("data", f"samples with the checkpoint's planning question ({task.prompt})", f"{data} (none)")
-    count = min(count, len(samples))
-    return [read_case(samples[index * len(samples) // count], task, rig) for index in range(count)]
+    return [read_case(sample, task, rig) for sample in spread_over(samples, count)]
 
 
 def read_case(sample: Sample, task: PlanningTask, rig: Sequence[CameraSpec]) -> Case:

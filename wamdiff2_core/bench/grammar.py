@@ -96,9 +96,8 @@ def measure_grammar(
     rows = []
     for (name, size), every in zip(cases, times, strict=True):
         low, middle, high, top = (float(value) for value in np.percentile(every, (25, 50, 75, 95)))
-        language = languages[name]
-        sizes_of = len(language.shortest), len(language.alphabet), len(every)
-        rows.append(GrammarRow(name, size, middle, top, high - low, *sizes_of))
+        states, alphabet = len(languages[name].shortest), len(languages[name].alphabet)
+        rows.append(GrammarRow(name, size, middle, top, high - low, states, alphabet, len(every)))
     return rows
 
 

@@ -17,7 +17,7 @@ import torch
 
 from wamdiff2_core.chat import IMAGE_PLACEHOLDER, ChatRequest, ModelInputs
 from wamdiff2_core.config import CameraSpec, DecodeConfig
-from wamdiff2_core.dataset import read_dataset, read_images, read_picture
+from wamdiff2_core.dataset import read_dataset, read_images, read_picture, spread_over
 from wamdiff2_core.errors import UserError, unknown_name
 from wamdiff2_core.model.backends import AUTO, Backend
 from wamdiff2_core.model.block_model import BlockModel
@@ -303,11 +303,10 @@ def _requests_of(data: Path, count: int) -> list[ChatRequest]:
     samples = read_dataset(data)
     if not samples:
         raise UserError("data", "a file with samples", f"{data} (empty)")
-    count = min(count, len(samples))
     return [
         ChatRequest(
             sample.prompt, tuple(read_images(sample, f"{data}: sample {sample.conversation.id!r}")),
             sample.conversation.system, sample.history,
         )
-        for sample in (samples[index * len(samples) // count] for index in range(count))
+        for sample in spread_over(samples, count)
     ]
