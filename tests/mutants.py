@@ -101,8 +101,8 @@ MUTANTS = (
         "training",
         "a stage that was stopped ends like one that is done",
         "training/command.py",
-        "    if trainer.step < trainer.end:",
-        "    if trainer.step < 0:",
+        "    if step < end:",
+        "    if step < 0:",
         "tests/training/test_trainer.py",
     ),
     Mutant(

@@ -278,9 +278,10 @@ def test_a_journal_of_another_request_is_refused_or_dropped_on_demand(checkpoint
 
 
 def test_overwrite_drops_what_an_earlier_run_of_more_processes_left(checkpoint, folder, monkeypatch):
-    source = write(folder, [sample(number) for number in range(3)])
+    source = write(folder, [sample(number) for number in range(4)])
     interrupted_after_first(checkpoint, source, folder, "old")
-    for rank in (1, 2):
+    monkeypatch.setenv("NUM_DEVICES", "2")
+    for rank in (1, 2, 3):
         left = (folder / "out.json.journal.jsonl").read_text().replace('"index": 0', f'"index": {rank}')
         (folder / f"out.json.journal.{rank}.jsonl").write_text(left)
     assert run(checkpoint, source, folder / "out.json", "--overwrite") == 0
