@@ -686,8 +686,16 @@ MUTANTS = (
         "backends",
         "an answer within a grammar is read off by other edges than the best ones",
         "wamdiff2_core/decode/grammar/viterbi.py",
-        "self.best[row, column - 1, groups]).argmax()",
-        "self.best[row, column - 1, groups]).argmin()",
+        "source, group = max(edges,",
+        "source, group = min(edges,",
+        "tests/core/grammar/test_viterbi.py",
+    ),
+    Mutant(
+        "backends",
+        "a box of two numbers with as many digits may end left of where it begins",
+        "wamdiff2_core/decode/grammar/boxes.py",
+        "lead_smaller + free[:, 1:-1] + free[:, 2:]",
+        "lead_equal + free[:, 1:-1] + free[:, 2:]",
         "tests/core/grammar/test_viterbi.py",
     ),
     Mutant(

@@ -13,7 +13,7 @@ from tests.core.grammar.walker import codec_of, random_answer, spelled_box, step
 from wamdiff2_core.config import PlanningTask
 from wamdiff2_core.decode.grammar import detection_language, waypoint_language
 from wamdiff2_core.decode.grammar.automaton import Automaton, Draft
-from wamdiff2_core.decode.grammar.boxes import best_boxes, spell_box
+from wamdiff2_core.decode.grammar.boxes import best_boxes
 from wamdiff2_core.decode.grammar.viterbi import Carry, Tables, best_block
 from wamdiff2_core.tasks.grounding import format_grounding, parse_grounding
 
@@ -36,10 +36,6 @@ def small_language() -> Automaton:
 
 def padded(ids: list[int], length: int) -> list[int]:
     return [*ids, *[EOS] * (length - len(ids))]
-
-
-def start_of(rows: int) -> Carry:
-    return Carry(torch.zeros(rows, dtype=torch.long), torch.zeros(rows, dtype=torch.long))
 
 
 def random_scores(seed: int, rows: int, columns: int, letters: int) -> torch.Tensor:
@@ -72,7 +68,7 @@ def test_the_best_path_is_the_best_of_all(seed, room, fixed, state):
     for column in fixed:
         scores[0, column] = NEVER
         scores[0, column, place[answer[column]]] = 0
-    chosen, carry = best_block(tables, scores, start_of(1), room)
+    chosen, carry = best_block(tables, scores, Carry.start(1), room)
     got = scores[0].gather(1, chosen[0, :, None]).sum()
     assert got.item() == pytest.approx(enumerate_best(language, scores[0].numpy(), 0, room), abs=1e-4)
     assert language.shortest[int(carry.states[0])] <= room
@@ -81,18 +77,18 @@ def test_the_best_path_is_the_best_of_all(seed, room, fixed, state):
 def test_of_equal_tokens_of_a_group_the_lowest_is_taken():
     language = small_language()
     tables = Tables(language, CPU)
-    _, lowest = tables.best_of_groups(torch.zeros(1, 2, len(language.alphabet)))
     for group in range(tables.group_count):
-        assert lowest[0, 1, group] == language.groups.index(group)
+        lowest = tables.tokens(torch.zeros(1, 2, len(language.alphabet)), torch.full((1, 2), group))
+        assert lowest.tolist() == [[language.groups.index(group)] * 2]
 
 
 def test_rows_do_not_touch_each_other():
     language = waypoint_language(CODEC, PlanningTask(decimals=1))
     tables = Tables(language, CPU)
     scores = random_scores(1, 4, 32, len(language.alphabet))
-    together, carry = best_block(tables, scores, start_of(4), 32)
+    together, carry = best_block(tables, scores, Carry.start(4), 32)
     for row in range(4):
-        alone, own = best_block(tables, scores[row : row + 1], start_of(1), 32)
+        alone, own = best_block(tables, scores[row : row + 1], Carry.start(1), 32)
         assert alone[0].tolist() == together[row].tolist()
         assert own.states[0] == carry.states[row]
 
@@ -125,7 +121,7 @@ def test_boxes_are_the_best_of_all_numbers(seed, gap):
     width = 17 + 3 * gap
     digits = random_scores(seed, 1, width, 10)
     separators = random_scores(seed + 1, 1, width, 4)[..., 0]
-    found = best_boxes(digits, separators, gap)
+    found = best_boxes(digits.numpy(), separators.numpy(), gap)
     by_total: dict[int, float] = {}
     for lengths in itertools.product(range(1, 5), repeat=4):
         score = box_scores_of(digits[0].numpy(), separators[0].numpy(), gap, lengths)
@@ -133,7 +129,7 @@ def test_boxes_are_the_best_of_all_numbers(seed, gap):
         by_total[total] = max(by_total.get(total, -np.inf), score)
     for total, score in by_total.items():
         assert found.scores[0, 0, total].item() == pytest.approx(score, abs=1e-4)
-        spelled = spell_box(found, 0, 0, total, [-1] * gap)
+        spelled = found.spell(0, 0, total, [-1] * gap)
         assert len(spelled) == total
         groups = "".join("," if digit < 0 else str(digit) for digit in spelled).replace("," * gap, ",").split(",")
         a, b, c, d = map(int, groups)
@@ -154,9 +150,9 @@ def test_detections_block_by_block_are_never_worse_than_a_valid_answer(seed, siz
     columns = -(-(60 + extra) // size) * size
     scores = random_scores(seed, 1, columns, len(language.alphabet))
     scores[0, :, place[EOS]] -= 20
-    carry, ids = start_of(1), torch.zeros(1, 0, dtype=torch.long)
+    carry, ids = Carry.start(1), torch.zeros(1, 0, dtype=torch.long)
     for first in range(0, columns, size):
-        history = torch.nn.functional.pad(ids, (tables.history, 0))[:, -tables.history :]
+        history = torch.nn.functional.pad(ids, (tables.history, 0))[:, -tables.history :].numpy()
         block = scores[:, first : first + size]
         chosen, carry = best_block(tables, block, carry, columns - first - size, history)
         if first == 0:
@@ -184,10 +180,11 @@ def test_any_beginning_of_an_answer_forced_is_kept(seed, share, size, boxes):
     scores = random_scores(seed, 1, columns, len(language.alphabet))
     forced = torch.full_like(scores, NEVER).scatter_(-1, answer[..., None], 0.0)
     scores = torch.where(fixed[None, :, None], forced, scores)
-    carry = start_of(1)
+    carry = Carry.start(1)
     for first in range(0, columns, size):
         # what stands before is the answer's own, so that the block begins where the answer does
-        before = torch.nn.functional.pad(answer[:, :first], (tables.history, 0))[:, first : first + tables.history]
+        before = torch.nn.functional.pad(answer[:, :first], (tables.history, 0)).numpy()
+        before = before[:, first : first + tables.history]
         block = slice(first, first + size)
         chosen, _ = best_block(tables, scores[:, block], carry, columns - first - size, before)
         assert scores[0, block].gather(1, chosen[0, :, None]).sum() > NEVER
@@ -205,8 +202,8 @@ def test_a_number_that_ended_at_the_block_may_go_on():
     answer = torch.tensor([[place[token] for token in padded(whole, 64)]])
     scores = torch.full((1, 64, len(language.alphabet)), -5.0).scatter_(-1, answer[..., None], 0.0)
     size = len(opening)
-    first, carry = best_block(tables, scores[:, :size], start_of(1), 64, torch.zeros(1, tables.history, dtype=int))
+    first, carry = best_block(tables, scores[:, :size], Carry.start(1), 64, np.zeros((1, tables.history), int))
     assert first.tolist() == answer[:, :size].tolist()
-    history = torch.nn.functional.pad(first, (tables.history, 0))[:, -tables.history :]
+    history = torch.nn.functional.pad(first, (tables.history, 0))[:, -tables.history :].numpy()
     second, _ = best_block(tables, scores[:, size:], carry, 64, history)
     assert second.tolist() == answer[:, size:].tolist()

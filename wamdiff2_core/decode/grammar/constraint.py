@@ -94,7 +94,7 @@ class Constraint:
                 raise UserError("max_new_tokens", f"at least {grammar.shortest[0]}, the shortest answer of the task",
                                 columns, "raise max_new_tokens, or set grammar off")
             tables = None if grammar is None else _tables(grammar, device)
-            start = Carry(torch.zeros_like(rows), torch.zeros_like(rows))
+            start = Carry.start(len(rows))
             self._groups.append(_Group(rows, tables, start, start))
 
     def choose(self, hidden: Tensor, masked: Tensor, ids: Tensor, first: int) -> Choice:
@@ -106,13 +106,14 @@ class Constraint:
             ids: (N, first + B) all answer tokens so far; those of open positions are not looked at.
             first: column of the block.
         """
+        if len(self._groups) == 1:
+            return self._choose(self._groups[0], hidden, masked, ids, first)
         tokens = torch.zeros(masked.shape, dtype=torch.long, device=hidden.device)
         free = torch.zeros_like(tokens)
         confidence = torch.zeros(masked.shape, device=hidden.device)
         for group in self._groups:
             rows = group.rows
-            own = (hidden[rows], masked[rows], ids[rows], first)
-            chosen = self._unbound(*own[:2]) if group.tables is None else self._bound(group, group.tables, *own)
+            chosen = self._choose(group, hidden[rows], masked[rows], ids[rows], first)
             tokens[rows], confidence[rows], free[rows] = chosen.tokens, chosen.confidence, chosen.free
         return Choice(tokens, confidence, free)
 
@@ -120,6 +121,11 @@ class Constraint:
         """Go on to the next block: all open positions of the last `choose` are fixed, to its candidates."""
         for group in self._groups:
             group.carry = group.ahead
+
+    def _choose(self, group: _Group, hidden: Tensor, masked: Tensor, ids: Tensor, first: int) -> Choice:
+        if group.tables is None:
+            return self._unbound(hidden, masked)
+        return self._bound(group, group.tables, hidden, masked, ids, first)
 
     def _unbound(self, hidden: Tensor, masked: Tensor) -> Choice:
         logits = self._vocabulary(hidden)
@@ -150,7 +156,7 @@ class Constraint:
         history = None
         if tables.history:
             before = torch.nn.functional.pad(ids[:, :first], (tables.history, 0), value=int(alphabet[0]))
-            history = _place(alphabet, before[:, before.shape[1] - tables.history :])
+            history = _place(alphabet, before[:, before.shape[1] - tables.history :]).cpu().numpy()
         room = self._columns - first - size
         log_probs = torch.where(masked[..., None], bounded, known)
         at, group.ahead = best_block(tables, log_probs, group.carry, room, history)

@@ -2,6 +2,9 @@
 
 The probability of a path is the product of its tokens' probabilities at their own columns, which is what one denoising
 step knows. Columns that are fixed leave only their token; a path must be able to end within the room that is left.
+
+What depends on the vocabulary is done where the logits are. The search knows groups of tokens alone; it runs on the
+host, where a column of a few hundred states takes less time than a launch.
 """
 
 from __future__ import annotations
@@ -9,13 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from wamdiff2_core.decode.grammar.automaton import Automaton
-from wamdiff2_core.decode.grammar.boxes import BestBoxes, best_boxes, spell_box
+from wamdiff2_core.decode.grammar.boxes import NEVER, Scores, best_boxes
 
-NEVER = -torch.inf
+Places = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -27,53 +31,71 @@ class Carry:
         depth: (N,) tokens since a box began that may still go on, otherwise 0.
     """
 
-    states: Tensor
-    depth: Tensor
+    states: Places
+    depth: Places
+
+    @classmethod
+    def start(cls, rows: int) -> Carry:
+        """Before empty answers."""
+        return cls(np.zeros(rows, np.int64), np.zeros(rows, np.int64))
 
 
 class Tables:
-    """An automaton as tensors."""
+    """An automaton laid out for the search.
+
+    Attributes:
+        incoming: (source, group) of the edges to each state.
+        history: columns before a block that a box can have begun in.
+        digits, separator: tokens of a box, as positions in the alphabet.
+    """
 
     def __init__(self, automaton: Automaton, device: torch.device) -> None:
-        """Lay the edges out by their target, padded with an edge from a state that is never reached."""
+        """Lay the edges out by their target, padded with edges from a state that is never reached."""
         self.automaton = automaton
         self.states = len(automaton.shortest)
         self.group_count = max(automaton.groups) + 1
-        incoming: list[list[tuple[int, int]]] = [[] for _ in range(self.states)]
+        self.incoming: list[list[tuple[int, int]]] = [[] for _ in range(self.states)]
         for source, group, target in automaton.edges:
-            incoming[target].append((source, group))
-        widest = max(map(len, incoming))
-        # (states + 1, edges) source and group, for the host, which follows paths back
-        padded = [[*edges, *[(self.states, 0)] * (widest - len(edges))] for edges in [*incoming, []]]
-        self.edges = np.array(padded).reshape(self.states + 1, widest, 2)
+            self.incoming[target].append((source, group))
+        widest = max(map(len, self.incoming))
         # (edges * states), so that the best edge of all states is found along memory
-        table = torch.tensor(self.edges[:-1], device=device).transpose(0, 1)
-        self.sources, self.edge_groups = table[..., 0].flatten(), table[..., 1].flatten()
+        table = np.array([[*edges, *[(self.states, 0)] * (widest - len(edges))] for edges in self.incoming])
+        self.sources, self.edge_groups = (part.T.ravel().copy() for part in (table[..., 0], table[..., 1]))
+        self.shortest = np.array(automaton.shortest)
         self.alphabet = torch.tensor(automaton.alphabet, device=device)
         self.groups = torch.tensor(automaton.groups, device=device)
-        self.shortest = torch.tensor(automaton.shortest, device=device)
-        index = {token: position for position, token in enumerate(automaton.alphabet)}
-        self.index = index
-        box = automaton.box
+        box, index = automaton.box, {token: position for position, token in enumerate(automaton.alphabet)}
         self.history = box.longest - 1 if box is not None else 0
-        if box is not None:
-            self.digits = torch.tensor([index[token] for token in box.digits], device=device)
-            self.separator = [index[token] for token in box.separator]
+        self.digits = [index[token] for token in box.digits] if box is not None else []
+        self.separator = [index[token] for token in box.separator] if box is not None else []
+        self._shown = torch.tensor(self.digits + self.separator, dtype=torch.long, device=device)
 
-    def best_of_groups(self, log_probs: Tensor) -> tuple[Tensor, Tensor]:
-        """(N, B, G) the best score in each group, and the lowest token of the alphabet that has it."""
-        shape = (*log_probs.shape[:2], self.group_count)
+    def shown(self, log_probs: Tensor) -> tuple[Scores, Scores]:
+        """What the search looks at, on the host.
+
+        Returns:
+            (N, B, G) the best score in each group, and (N, B, 10 + n) those of digits and of a separator's n tokens;
+            without boxes the latter has no columns.
+        """
         groups = self.groups.expand_as(log_probs)
-        best = log_probs.new_full(shape, NEVER).scatter_reduce_(-1, groups, log_probs, "amax")
-        tokens = torch.arange(log_probs.shape[-1], device=log_probs.device).expand_as(log_probs)
-        losers = log_probs < best.gather(-1, groups)
-        tokens = tokens.masked_fill(losers, log_probs.shape[-1])
-        lowest = torch.full(shape, log_probs.shape[-1] - 1, device=log_probs.device)
-        return best, lowest.scatter_reduce_(-1, groups, tokens, "amin")
+        best = log_probs.new_full((*log_probs.shape[:2], self.group_count), -torch.inf)
+        best.scatter_reduce_(-1, groups, log_probs, "amax")
+        if self.automaton.box is None:
+            return best.cpu().numpy(), np.empty((*log_probs.shape[:2], 0), np.float32)
+        both = torch.cat([best, log_probs[..., self._shown]], -1).cpu().numpy()
+        return both[..., : self.group_count], both[..., self.group_count :]
+
+    def tokens(self, log_probs: Tensor, groups: Tensor) -> Tensor:
+        """(N, B) the lowest token of the alphabet that has the best score in a given group, of (N, B) groups."""
+        own = self.groups == groups[..., None]
+        scores = log_probs.masked_fill(~own, -torch.inf)
+        own &= scores == scores.amax(-1, keepdim=True)
+        last = log_probs.shape[-1] - 1
+        return torch.where(own, torch.arange(last + 1, device=log_probs.device), last).amin(-1)
 
 
 def best_block(
-    tables: Tables, log_probs: Tensor, carry: Carry, room: int, history: Tensor | None = None
+    tables: Tables, log_probs: Tensor, carry: Carry, room: int, history: Places | None = None
 ) -> tuple[Tensor, Carry]:
     """The most probable path through a block from which the answer can still end.
 
@@ -91,137 +113,140 @@ def best_block(
     """
     rows, size, _ = log_probs.shape
     states, box = tables.states, tables.automaton.box
-    best, lowest = tables.best_of_groups(log_probs)
+    best, spelling = tables.shown(log_probs)
     # before each column, and behind the last; the last state is never reached
-    scores = log_probs.new_full((size + 1, rows, states + 1), NEVER)
+    scores = np.full((size + 1, rows, states + 1), NEVER)
     inside = (carry.depth > 0) & (carry.states == (box.source if box is not None else -1))
-    scores[0].scatter_(1, torch.where(inside, states, carry.states)[:, None], 0.0)
+    scores[0, np.arange(rows), np.where(inside, states, carry.states)] = 0.0
     scores[0, :, states] = NEVER
-    gains = best.transpose(0, 1).index_select(-1, tables.edge_groups)  # (B, N, edges * states)
-    search = _BoxSearch(tables, log_probs, carry, history) if box is not None and history is not None else None
-    before, reached = scores.unbind(), scores[1:, :, :states].unbind()
-    for column, gain in enumerate(gains.unbind()):
+    gains = best.transpose(1, 0, 2).take(tables.edge_groups, -1)  # (B, N, edges * states)
+    search = _BoxSearch(tables, spelling, carry, history) if box is not None and history is not None else None
+    ways = np.empty_like(gains[0])
+    by_edge = ways.reshape(rows, -1, states)
+    for column in range(size):
         if search is not None:
-            search.open(column, before[column])
-        ways = before[column].index_select(-1, tables.sources).add_(gain)
-        torch.amax(ways.view(rows, -1, states), 1, out=reached[column])
+            search.open(column, scores[column])
+        # "clip" writes to `out` without a copy in between
+        np.take(scores[column], tables.sources, -1, out=ways, mode="clip")
+        ways += gains[column]
+        np.maximum.reduce(by_edge, 1, out=scores[column + 1, :, :states])
         if search is not None:
-            search.close(column + 1, before[column + 1])
-    final = scores[size, :, :states].masked_fill(tables.shortest > room, NEVER)
+            search.close(column + 1, scores[column + 1])
+    final = np.where(tables.shortest > room, NEVER, scores[size, :, :states])
     state = final.argmax(-1)
-    paths = _Paths(tables.edges, *(part.cpu().numpy() for part in (scores, best, lowest)))
-    if search is not None:
-        return search.trace(final, state, room, paths)
-    chosen = []
-    for row, at in enumerate(state.tolist()):
-        line = []
-        for column in range(size, 0, -1):
-            token, at = paths.back(row, column, at)
-            line.append(token)
-        chosen.append(line[::-1])
-    return torch.tensor(chosen, device=log_probs.device), Carry(state, torch.zeros_like(state))
+    paths = _Paths(tables.incoming, scores, best)
+    groups = np.zeros((rows, size), np.int64)
+    if search is None:
+        for row, at in enumerate(state.tolist()):
+            for column in range(size, 0, -1):
+                groups[row, column - 1], at = paths.back(row, column, at)
+        return tables.tokens(log_probs, torch.from_numpy(groups).to(log_probs.device)), Carry(
+            state, np.zeros(rows, np.int64)
+        )
+    spelled, carry = search.trace(final, state, room, paths, groups)
+    free = tables.tokens(log_probs, torch.from_numpy(groups).to(log_probs.device))
+    boxed = torch.from_numpy(spelled).to(log_probs.device)
+    return torch.where(boxed < 0, free, boxed), carry
 
 
 @dataclass(frozen=True)
 class _Paths:
-    """What the search left behind, on the host, where a path is followed back without a launch for each token.
+    """What the search left behind, along which a path is followed back.
 
     Attributes:
-        edges: (states + 1, edges, 2) source and group.
+        incoming: (source, group) of the edges to each state.
         scores: (B + 1, N, states + 1) of the best paths to each state.
-        best, lowest: (N, B, G) score and token of each group.
+        best: (N, B, G) score of each group.
     """
 
-    edges: np.ndarray
-    scores: np.ndarray
-    best: np.ndarray
-    lowest: np.ndarray
+    incoming: list[list[tuple[int, int]]]
+    scores: Scores
+    best: Scores
 
     def back(self, row: int, column: int, state: int) -> tuple[int, int]:
-        """The token before a column on the best path to a state, and the state before the token."""
-        sources, groups = self.edges[state].T
-        way = (self.scores[column - 1, row, sources] + self.best[row, column - 1, groups]).argmax()
-        return int(self.lowest[row, column - 1, groups[way]]), int(sources[way])
+        """The group of the token before a column on the best path to a state, and the state before the token."""
+        edges = self.incoming[state]
+        if len(edges) == 1:
+            return edges[0][1], edges[0][0]
+        before, gain = self.scores[column - 1, row], self.best[row, column - 1]
+        source, group = max(edges, key=lambda edge: before[edge[0]] + gain[edge[1]])
+        return group, source
 
 
 class _BoxSearch:
     """The steps of several tokens in one search; columns count from the block's first, below 0 is history."""
 
-    def __init__(self, tables: Tables, log_probs: Tensor, carry: Carry, history: Tensor) -> None:
+    def __init__(self, tables: Tables, spelling: Scores, carry: Carry, history: Places) -> None:
         box = tables.automaton.box
         assert box is not None
-        self.tables, self.box, self.carry = tables, box, carry
-        self.rows, self.size, alphabet = log_probs.shape
+        self.tables, self.box = tables, box
+        self.rows, self.size, tokens = spelling.shape
         self.past = tables.history
-        known = log_probs.new_full((self.rows, self.past, alphabet), NEVER).scatter_(-1, history[..., None], 0.0)
-        window = torch.cat([known, log_probs, log_probs.new_zeros(self.rows, box.longest, alphabet)], 1)
-        separators = torch.zeros_like(window[..., 0])
-        for offset, token in enumerate(tables.separator):
-            later = window[:, offset:, token]
+        known = np.where(history[..., None] == tables.digits + tables.separator, np.float32(0), NEVER)
+        beyond = np.zeros((self.rows, box.longest, tokens), np.float32)
+        window = np.concatenate([known, spelling, beyond], 1)
+        separators = np.zeros_like(window[..., 0])
+        for offset in range(len(tables.separator)):
+            later = window[:, offset:, len(tables.digits) + offset]
             separators[:, : later.shape[1]] += later
-        self.found: BestBoxes = best_boxes(window[..., tables.digits], separators, len(tables.separator))
-        starts = torch.arange(-self.past, 0, device=log_probs.device)
-        begun = log_probs.new_zeros(self.rows, self.past).masked_fill_(starts != -carry.depth[:, None], NEVER)
-        self.begun = torch.cat([begun, log_probs.new_full((self.rows, self.size + box.longest), NEVER)], 1)
+        self.found = best_boxes(window[..., : len(tables.digits)], separators, len(tables.separator))
+        self.begun = np.full((self.rows, self.past + self.size + box.longest), NEVER)
+        inside = np.flatnonzero(carry.depth)
+        self.begun[inside, self.past - carry.depth[inside]] = 0.0
         # longest first: the starts of boxes that end before a column are then neighbours in rising order
-        self.lengths = torch.arange(box.longest, box.shortest - 1, -1, device=log_probs.device)
-        ends = torch.arange(1, self.size + box.longest, device=log_probs.device)
-        self.ending = self.found.scores[:, self.past + ends[:, None] - self.lengths, self.lengths].unbind(1)
-        self.taken: list[Tensor] = []
+        self.lengths = np.arange(box.longest, box.shortest - 1, -1)
+        ends = np.arange(1, self.size + box.longest)
+        self.ending = self.found.scores[:, self.past + ends[:, None] - self.lengths, self.lengths].transpose(1, 0, 2)
+        self.taken = np.zeros((self.size + 1, self.rows), bool)
 
-    def open(self, column: int, score: Tensor) -> None:
+    def open(self, column: int, score: Scores) -> None:
         """A box may begin at this column."""
         self.begun[:, self.past + column] = score[:, self.box.source]
 
-    def close(self, column: int, score: Tensor) -> None:
+    def close(self, column: int, score: Scores) -> None:
         """A box may have ended before this column; the better way to its target stays."""
-        total, length = self._ending(column)
-        better = total > score[:, self.box.target]
-        score[:, self.box.target] = torch.where(better, total, score[:, self.box.target])
-        self.taken.append(torch.where(better, length, 0))
+        total, plain = self._ending(column).max(-1), score[:, self.box.target]
+        np.greater(total, plain, out=self.taken[column])
+        np.maximum(total, plain, out=plain)
 
-    def _ending(self, column: int) -> tuple[Tensor, Tensor]:
-        """(N,) the best boxes that end before a column, and their lengths."""
+    def _ending(self, column: int) -> Scores:
+        """(N, lengths) the best boxes that end before a column."""
         first = self.past + column - self.box.longest
-        total, at = (self.begun[:, first : first + len(self.lengths)] + self.ending[column - 1]).max(-1)
-        return total, self.lengths[at]
+        scores: Scores = self.begun[:, first : first + len(self.lengths)] + self.ending[column - 1]
+        return scores
 
-    def trace(self, final: Tensor, state: Tensor, room: int, paths: _Paths) -> tuple[Tensor, Carry]:
-        """Follow the best paths back, those inside a box at the block's end among them."""
+    def trace(self, final: Scores, state: Places, room: int, paths: _Paths, groups: Places) -> tuple[Places, Carry]:
+        """Follow the best paths back, those inside a box at the block's end among them.
+
+        Returns:
+            (N, B) tokens of boxes, and -1 where the token is of the group that is then in `groups`; the carry.
+        """
         tables, box = self.tables, self.box
         need = tables.automaton.shortest[box.target]
         beyond = [self._ending(self.size + extra) for extra in range(1, min(box.longest - 1, room - need) + 1)]
-        totals = torch.stack([final.max(-1).values, *(total for total, _ in beyond)], 1)
+        totals = np.stack([final.max(-1), *(ends.max(-1) for ends in beyond)], 1)
         # a box that may have ended can also go on, so its end is the better place to stand at equal scores
-        crossing = torch.where(totals[:, 0] == totals.max(1).values, 0, totals.argmax(1)).tolist()
-        taken = torch.stack(self.taken).tolist()
-        digits = tables.digits.tolist()
-        chosen, ends = [], []
+        crossing = totals.argmax(1).tolist()
+        spelled = np.full((self.rows, self.size), -1)
+        end = Carry(state.copy(), np.zeros(self.rows, np.int64))
         for row, at in enumerate(state.tolist()):
-            line = [0] * self.size
-            column = self.size + crossing[row]
-            length = int(beyond[crossing[row] - 1][1][row]) if crossing[row] else 0
-            end = (box.source, length - crossing[row]) if crossing[row] else (at, 0)
+            column, length = self.size + crossing[row], 0
+            if crossing[row]:
+                length = int(self.lengths[beyond[crossing[row] - 1][row].argmax()])
+                end.states[row], end.depth[row] = box.source, length - crossing[row]
             while column > 0:
-                if not length and at == box.target:
-                    length = taken[column - 1][row]
-                    if column == self.size and length:
-                        end = (box.target, length)
+                if not length and at == box.target and self.taken[column, row]:
+                    length = int(self.lengths[self._ending(column)[row].argmax()])
+                    if column == self.size:
+                        end.states[row], end.depth[row] = box.target, length
                 if not length:
-                    line[column - 1], at = paths.back(row, column, at)
+                    groups[row, column - 1], at = paths.back(row, column, at)
                     column -= 1
                     continue
                 first = column - length
-                spelled = spell_box(self.found, row, self.past + first, length, [-1] * len(tables.separator))
-                marks = 0
-                for offset, digit in enumerate(spelled):
-                    token = digits[digit] if digit >= 0 else tables.separator[marks % len(tables.separator)]
-                    marks += digit < 0
-                    if 0 <= first + offset < self.size:
-                        line[first + offset] = token
+                written = self.found.spell(row, self.past + first, length, range(-len(tables.separator), 0))
+                tokens = [(tables.digits + tables.separator)[token] for token in written]
+                inner = slice(max(first, 0), min(column, self.size))
+                spelled[row, inner] = tokens[inner.start - first : inner.stop - first]
                 at, column, length = box.source, first, 0
-            chosen.append(line)
-            ends.append(end)
-        device = final.device
-        where = torch.tensor(ends, device=device)
-        return torch.tensor(chosen, device=device), Carry(where[:, 0], where[:, 1])
+        return spelled, end
