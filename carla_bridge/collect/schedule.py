@@ -16,7 +16,8 @@ from carla_bridge.collect.weather import Weather, draw_weather
 from carla_bridge.routes.route_file import RouteSpec, WeatherSpec
 
 EPISODES_PER_BLOCK = 4
-PLAIN_WEIGHT = 0.25  # of a route without scenarios, when towns are drawn
+PLAIN_WEIGHT = 0.25  # of a route without scenarios, in a town's share of blocks
+GOLDEN_RATIO = (5**0.5 - 1) / 2
 SPELL_S = 20.0  # simulated time between two weathers
 _TOWN, _ORDER, _EPISODE = 1, 2, 3  # what is drawn
 
@@ -59,7 +60,7 @@ class Schedule:
     """Blocks without end.
 
     Args:
-        specs: routes of all files; towns are drawn by their number of routes, of which one with scenarios counts as
+        specs: routes of all files; a town has blocks in proportion to its routes, of which one with scenarios counts as
             four without, and all routes of a town have their turn before one comes again.
         seed: of the set.
         seconds: simulated length of an episode.
@@ -86,9 +87,13 @@ class Schedule:
         return Block(index, town, int(np.random.default_rng([self._seed, _TOWN, index, 1]).integers(2**31)), episodes)
 
     def _town(self, block: int) -> str:
-        rng = np.random.default_rng([self._seed, _TOWN, block])
-        weights = np.array([1.0 if spec.scenarios else PLAIN_WEIGHT for spec in self._specs])
-        return self._specs[int(rng.choice(len(weights), p=weights / weights.sum()))].town
+        start = np.random.default_rng([self._seed, _TOWN]).random()
+        weights = {town: sum(1.0 if spec.scenarios else PLAIN_WEIGHT for spec in specs)
+                   for town, specs in self.towns.items()}
+        ends = np.cumsum(list(weights.values()))
+        # steps of the golden ratio fall evenly: every run of blocks has close to its share of each town
+        point = (start + block * GOLDEN_RATIO) % 1.0 * ends[-1]
+        return list(weights)[min(int(np.searchsorted(ends, point, side="right")), len(ends) - 1)]
 
     def _route(self, town: str, turn: int) -> RouteSpec:
         routes = self.towns[town]
