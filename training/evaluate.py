@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from training.data.slices import ABSENT, slice_of
 from training.measures.boxes import box_control, box_figures, score_boxes
 from training.measures.planning import plan_control, plan_figures, score_plan
 from training.measures.questions import question_types, score_words, word_control, word_figures
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from wamdiff2_core.model.checkpoint import Checkpoint
 
 DEFAULT_SLICES = ("command", "situation")
-ABSENT, PRESENT = "none", "present"
 SHOWN = ("strategy", "block_size", "denoising_steps", "confidence_threshold", "grammar")
 TASKS: tuple[AskedTask, ...] = ("planning", "questions", "grounding")
 
@@ -104,19 +104,6 @@ def wrong_images(samples: Sequence[Sample]) -> list[Sample | None]:
     return result
 
 
-def slice_of(sample: Sample, key: str) -> str:
-    """The slice of a sample by a key of its line; `a.b` is key b of the mapping a.
-
-    A string or a bool is the slice's name; of other values counts whether they are there.
-    """
-    value: Any = sample.extra
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    if value is None:
-        return ABSENT
-    return str(value) if isinstance(value, (str, bool)) else PRESENT
-
-
 def evaluate_samples(
     checkpoint: Checkpoint, samples: Sequence[Sample], decode: DecodeConfig, *, by: Sequence[str] = DEFAULT_SLICES,
     control: bool = True, batch_size: int = 32,
@@ -164,7 +151,7 @@ def _sliced(
     for key in by:
         rows = defaultdict(list)
         for row, sample in enumerate(samples):
-            rows[slice_of(sample, key)].append(row)
+            rows[slice_of(sample.extra, key)].append(row)
         if len(rows) > 1:
             result.setdefault("by", {})[key] = {name: figures(rows[name]) for name in sorted(rows)}
     return result
@@ -225,7 +212,7 @@ def evaluate_checkpoint(
     if not samples:
         raise UserError("data", "at least one sample", f"{data}, which has none")
     for key in by:
-        if all(slice_of(sample, key) == ABSENT for sample in samples):
+        if all(slice_of(sample.extra, key) == ABSENT for sample in samples):
             known = sorted({name for sample in samples for name in sample.extra})
             raise UserError("by", "a key of the samples", key, did_you_mean(key, known))
     checkpoint = load_checkpoint(folder, device=device, dtype=dtype, backend=backend)

@@ -104,11 +104,31 @@ def test_the_limit_takes_the_first_samples(tmp_path: Path) -> None:
     assert {mixture.row(k, 0)[1].answer for k in range(30)} == {"a 0", "a 1", "a 2"}
 
 
+def test_slices_of_one_file_are_sources_of_their_own(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    turns = [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]
+    lines = [{"id": k, "conversations": turns, "situation": "red" if k == 7 else "free"} for k in range(20)]
+    file.write_text("\n".join(map(json.dumps, lines)))
+    config = tmp_path / "mix.yaml"
+    config.write_text(
+        f"sources:\n- {{name: red, file: {file}, weight: 0.5, where: {{situation: [red]}}}}\n"
+        f"- {{name: others, file: {file}, weight: 0.5, where: {{situation: [free, turn]}}}}\n"
+    )
+    mixture = Mixture(MixtureConfig.load(config).sources)
+    assert [len(index) for index in mixture.indices] == [1, 19]
+    drawn = Counter(mixture.row(k, 0)[1].extra["situation"] for k in range(40))
+    assert drawn == {"red": 20, "free": 20}
+    config.write_text(f"sources:\n- {{name: fog, file: {file}, where: {{situation: [fog, rain]}}}}\n")
+    with pytest.raises(UserError, match=r"fog: .*expected at least one sample, got none with situation fog or rain"):
+        Mixture(MixtureConfig.load(config).sources)
+
+
 @pytest.mark.parametrize(
     ("sources", "problem"),
     [
         ([{"name": "a", "file": "x.jsonl", "weight": -1}], r"sources.0.weight: expected a finite number >= 0, got -1"),
         ([{"name": "a", "file": "x.jsonl", "weigth": 1}], "did you mean 'weight'"),
+        ([{"name": "a", "file": "x", "where": {"situation": "red"}}], r"sources.0.where.situation: expected a valid"),
         ([{"name": "a", "file": "x"}, {"name": "a", "file": "y"}], "a name for each source"),
     ],
 )

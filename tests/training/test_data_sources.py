@@ -187,3 +187,44 @@ def test_what_is_no_file_is_refused(tmp_path: Path, make) -> None:
     make(tmp_path / "a.jsonl")
     with pytest.raises(UserError, match=r"a.jsonl: expected a JSON or JSONL file"):
         ConversationIndex(tmp_path / "a.jsonl")
+
+
+def tagged(path: Path) -> Path:
+    lights = ("red", "green", None)
+    entries = [
+        {**entry, "situation": ("red", "free", "turn")[k % 3], "wet": k % 2 == 0, "light": {"state": lights[k % 3]}}
+        for k, entry in enumerate(ITEMS)
+    ]
+    path.write_text("\n".join(json.dumps(entry) for entry in entries), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("where", "numbers"),
+    [
+        ({"situation": ["red", "turn"]}, [k for k in range(40) if k % 3 != 1]),
+        ({"light.state": ["green"]}, list(range(1, 40, 3))),
+        ({"situation": ["red"], "wet": ["True"]}, list(range(0, 40, 6))),
+        ({"light.state": ["none"]}, list(range(2, 40, 3))),
+        ({"light": ["present"]}, list(range(40))),
+        ({"situation": ["night"]}, []),
+    ],
+)
+def test_slices_of_a_file_are_what_their_keys_say_also_when_it_is_opened_again(tmp_path, where, numbers) -> None:
+    file = tagged(tmp_path / "a.jsonl")
+    whole = ConversationIndex(file)
+    for _ in range(2):
+        index = pickle.loads(pickle.dumps(ConversationIndex(file, where=where)))
+        assert [index.object(row)["id"] for row in range(len(index))] == numbers
+    assert len(whole) == len(ConversationIndex(file)) == 40
+    assert len(ConversationIndex(file, limit=3, where=where)) == min(3, len(numbers))
+
+
+def test_a_changed_file_is_sliced_anew_and_a_broken_line_is_named(tmp_path: Path) -> None:
+    file = tagged(tmp_path / "a.jsonl")
+    assert len(ConversationIndex(file, where={"situation": ["red"]})) == 14
+    file.write_text(file.read_text().replace('"red"', '"free"', 1))
+    assert len(ConversationIndex(file, where={"situation": ["red"]})) == 13
+    file.write_text(file.read_text() + "\n{\n")
+    with pytest.raises(UserError, match="sample 41: expected valid JSON"):
+        ConversationIndex(file, where={"situation": ["red"]})

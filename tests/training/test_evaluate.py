@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from training.evaluate import evaluate_checkpoint, slice_of, wrong_images
+from training.data.slices import slice_of
+from training.evaluate import evaluate_checkpoint, wrong_images
 from training.measures.boxes import BoxScore, average_precision, box_figures, matches
 from training.measures.planning import PlanScore, plan_control, plan_figures, score_plan
 from training.measures.questions import question_types, score_words, word_figures
@@ -82,7 +83,7 @@ def test_wrong_images_are_of_another_sample_and_as_many() -> None:
 
 def test_slices_are_strings_bools_keys_inside_and_presence() -> None:
     tagged = sample(command="LEFT", light={"state": "red", "distance_m": 3.0}, hazard=False)
-    slices = [slice_of(tagged, key) for key in ("command", "light.state", "light", "hazard", "lead", "command.x")]
+    slices = [slice_of(tagged.extra, key) for key in ("command", "light.state", "light", "hazard", "lead", "command.x")]
     assert slices == ["LEFT", "red", "present", "False", "none", "none"]
 
 

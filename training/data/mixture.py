@@ -101,10 +101,14 @@ class Mixture:
         self.sources = tuple(source for source in sources if source.weight > 0)
         if not self.sources:
             raise UserError("sources", "at least one with a weight above 0", [source.name for source in sources])
-        self.indices = tuple(ConversationIndex(source.file, cache, source.limit) for source in self.sources)
+        self.indices = tuple(
+            ConversationIndex(source.file, cache, source.limit, source.where) for source in self.sources
+        )
         for source, index in zip(self.sources, self.indices, strict=True):
             if len(index) == 0:
-                raise UserError(f"{source.name}: {source.file}", "at least one sample", "an empty file",
+                slices = "; ".join(f"{key} {' or '.join(names)}" for key, names in source.where.items())
+                got = f"none with {slices}" if source.where else "an empty file"
+                raise UserError(f"{source.name}: {source.file}", "at least one sample", got,
                                 f"fill it, or set the weight of {source.name} to 0")
         exact = [Fraction(str(source.weight)) for source in self.sources]
         self.shares = tuple(weight / sum(exact) for weight in exact)

@@ -14,13 +14,14 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from training.data.slices import is_among
 from wamdiff2_core.config import Strict
 from wamdiff2_core.dataset import Sample, sample_from_json
 from wamdiff2_core.errors import UserError
@@ -43,12 +44,15 @@ class SourceConfig(Strict):
         file: conversation file, relative to the working directory.
         weight: share of the draws, relative to the other sources; 0 leaves it out.
         limit: use the first samples only; 0 for all.
+        where: slices by key, as `slice_of` names them, such as {situation: [red, green]}; samples that are, by every
+            key, in one of its slices are used. All are without it.
     """
 
     name: str
     file: str
     weight: float = 1.0
     limit: int = 0
+    where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not 0 <= self.weight < float("inf"):
@@ -64,13 +68,17 @@ class ConversationIndex:
         file: the conversation file.
     """
 
-    def __init__(self, file: Path | str, cache: Path | str | None = None, limit: int = 0) -> None:
+    def __init__(
+        self, file: Path | str, cache: Path | str | None = None, limit: int = 0,
+        where: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
         """Find every sample, or read where they were found before.
 
         Args:
             file: conversation file.
             cache: folder of the places; beside the file when None, or in the user's cache where that is not writable.
             limit: the first samples only; 0 for all.
+            where: only samples in these slices, see `SourceConfig`; every line is read once for it.
 
         Raises:
             UserError: no such file, or a list that is not valid JSON. A broken line of a `.jsonl` file is told only
@@ -78,6 +86,7 @@ class ConversationIndex:
         """
         self.file = Path(file)
         self._cache, self._limit = (None if cache is None else Path(cache)), limit
+        self._where = {key: tuple(names) for key, names in (where or {}).items()}
         self._open()
 
     def __len__(self) -> int:
@@ -91,8 +100,7 @@ class ConversationIndex:
         """
         if not -len(self) <= index < len(self):
             raise IndexError(f"{self.file}: expected a sample number below {len(self)}, got {index}")
-        start, length = (int(value) for value in self._spans[index])
-        return os.pread(self._file.fileno(), length, start)
+        return self._read(self._spans[index])
 
     def object(self, index: int) -> Any:
         """Parsed JSON of a sample.
@@ -100,8 +108,14 @@ class ConversationIndex:
         Raises:
             UserError: it is not UTF-8 or not JSON; the message names file and sample.
         """
-        where = f"{self.file}: sample {index % len(self) + 1}"
-        raw = self.raw(index)
+        return self._parsed(self.raw(index), index % len(self) + 1)
+
+    def _read(self, span: np.ndarray) -> bytes:
+        start, length = (int(value) for value in span)
+        return os.pread(self._file.fileno(), length, start)
+
+    def _parsed(self, raw: bytes, number: int) -> Any:
+        where = f"{self.file}: sample {number}"
         try:
             return json.loads(raw.decode("utf-8"))
         except UnicodeDecodeError as error:
@@ -122,7 +136,7 @@ class ConversationIndex:
         return (self[index] for index in range(len(self)))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"file": self.file, "_cache": self._cache, "_limit": self._limit}
+        return {"file": self.file, "_cache": self._cache, "_limit": self._limit, "_where": self._where}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -152,19 +166,27 @@ class ConversationIndex:
                 if stored.dtype == np.int64 and stored.ndim == 2 and stored.shape[1] == 2:
                     return stored
         spans = line_spans(self.file) if self.file.suffix == ".jsonl" else list_spans(self.file)
+        if self._where:
+            spans = spans[np.array([self._is_among(span, number) for number, span in enumerate(spans, 1)], bool)]
         for folder in folders:
             if _store(folder, name, stem, spans):
                 break
         return spans
 
+    def _is_among(self, span: np.ndarray, number: int) -> bool:
+        line = self._parsed(self._read(span), number)
+        return isinstance(line, Mapping) and is_among(line, self._where)
+
     def _cache_name(self) -> tuple[str, str]:
-        """Name of the file of places, and the part of it that all versions of this data file share."""
+        """Name of the file of places, and the part that all versions of this data file share, in the same slices."""
         state = os.fstat(self._file.fileno())
         digest = hashlib.blake2b(f"{state.st_size} {state.st_mtime_ns} ".encode(), digest_size=8)
         digest.update(os.pread(self._file.fileno(), _ENDS, 0))
         digest.update(os.pread(self._file.fileno(), _ENDS, max(0, state.st_size - _ENDS)))
-        place = hashlib.blake2b(os.fsencode(self.file.resolve()), digest_size=4).hexdigest()
-        stem = f".{self.file.name}.{place}."
+        subject = os.fsencode(self.file.resolve())
+        if self._where:
+            subject += b"\0" + json.dumps(self._where, sort_keys=True).encode()
+        stem = f".{self.file.name}.{hashlib.blake2b(subject, digest_size=4).hexdigest()}."
         return f"{stem}{digest.hexdigest()}.index.npy", stem
 
 
