@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").glob("*.md") if path.name != "LOG.md")]
 FENCED = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 FOLDERS = {path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")}
-MADE_BY_COMMANDS = ("runs/", "report/", "routes/", "shards/", "agent/", "attempts/", "previous/", "logs/")
+MADE_BY_COMMANDS = ("data/", "runs/", "report/", "routes/", "shards/", "agent/", "attempts/", "previous/", "logs/")
 OPTIONS_OF_OTHERS = {"--section", "--agent", "--agent-config", "--no-build-isolation", "--width", "--height"}
 
 
