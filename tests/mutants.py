@@ -50,6 +50,22 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
+        "collect",
+        "a collected set has towns in other shares than its routes",
+        "carla_bridge/collect/schedule.py",
+        "GOLDEN_RATIO = (5**0.5 - 1) / 2",
+        "GOLDEN_RATIO = 0.5",
+        "tests/carla_bridge/test_collect_labels.py",
+    ),
+    Mutant(
+        "training",
+        "a source of a mixture takes all samples of its file, whatever slices it names",
+        "training/data/sources.py",
+        "return isinstance(line, Mapping) and is_among(line, self._where)",
+        "return isinstance(line, Mapping)",
+        "tests/training/test_data_sources.py",
+    ),
+    Mutant(
         "training",
         "loss grows with the number of micro-batches",
         "training/losses.py",

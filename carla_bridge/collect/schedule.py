@@ -86,14 +86,22 @@ class Schedule:
         episodes = tuple(self._episode(first + k, self._route(town, turn + k)) for k in range(EPISODES_PER_BLOCK))
         return Block(index, town, int(np.random.default_rng([self._seed, _TOWN, index, 1]).integers(2**31)), episodes)
 
+    @cached_property
+    def _shares(self) -> np.ndarray:
+        """Where the share of each town ends, from 0 to 1."""
+        ends = np.cumsum([
+            sum(1.0 if spec.scenarios else PLAIN_WEIGHT for spec in specs) for specs in self.towns.values()
+        ])
+        return ends / ends[-1]
+
+    @cached_property
+    def _start(self) -> float:
+        return float(np.random.default_rng([self._seed, _TOWN]).random())
+
     def _town(self, block: int) -> str:
-        start = np.random.default_rng([self._seed, _TOWN]).random()
-        weights = {town: sum(1.0 if spec.scenarios else PLAIN_WEIGHT for spec in specs)
-                   for town, specs in self.towns.items()}
-        ends = np.cumsum(list(weights.values()))
         # steps of the golden ratio fall evenly: every run of blocks has close to its share of each town
-        point = (start + block * GOLDEN_RATIO) % 1.0 * ends[-1]
-        return list(weights)[min(int(np.searchsorted(ends, point, side="right")), len(ends) - 1)]
+        point = (self._start + block * GOLDEN_RATIO) % 1.0
+        return list(self.towns)[int(np.searchsorted(self._shares, point, side="right"))]
 
     def _route(self, town: str, turn: int) -> RouteSpec:
         routes = self.towns[town]

@@ -107,9 +107,11 @@ class Mixture:
         for source, index in zip(self.sources, self.indices, strict=True):
             if len(index) == 0:
                 slices = "; ".join(f"{key} {' or '.join(names)}" for key, names in source.where.items())
-                got = f"none with {slices}" if source.where else "an empty file"
+                got, mend = "an empty file", "fill it"
+                if slices:
+                    got, mend = f"none with {slices}", "name slices that it has"
                 raise UserError(f"{source.name}: {source.file}", "at least one sample", got,
-                                f"fill it, or set the weight of {source.name} to 0")
+                                f"{mend}, or set the weight of {source.name} to 0")
         exact = [Fraction(str(source.weight)) for source in self.sources]
         self.shares = tuple(weight / sum(exact) for weight in exact)
         common = math.lcm(*(share.denominator for share in self.shares))

@@ -129,7 +129,7 @@ def test_boxes_are_the_best_of_all_numbers(seed, gap):
         by_total[total] = max(by_total.get(total, -np.inf), score)
     for total, score in by_total.items():
         assert found.scores[0, 0, total].item() == pytest.approx(score, abs=1e-4)
-        spelled = found.spell(0, 0, total, [-1] * gap)
+        spelled = found.spell(0, 0, total, range(10), [-1] * gap)
         assert len(spelled) == total
         groups = "".join("," if digit < 0 else str(digit) for digit in spelled).replace("," * gap, ",").split(",")
         a, b, c, d = map(int, groups)

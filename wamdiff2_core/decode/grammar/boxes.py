@@ -42,18 +42,19 @@ class BestBoxes:
     shapes: Scores
     separator_length: int
 
-    def spell(self, row: int, column: int, length: int, separator: Sequence[int]) -> list[int]:
-        """What the best box of one row, column and length is made of: digits, and `separator` between numbers."""
-        digits = length - 3 * self.separator_length
-        own = np.flatnonzero(digits == _DIGITS)
+    def spell(
+        self, row: int, column: int, length: int, digits: Sequence[int], separator: Sequence[int]
+    ) -> list[int]:
+        """Tokens of the best box of one row, column and length, by those of the ten digits and of a separator."""
+        own = np.flatnonzero(length - 3 * self.separator_length == _DIGITS)
         sizes = _SHAPES[own[self.shapes[row, column, own].argmax()]] + 1
         starts = column + np.cumsum([0, *(sizes[:3] + self.separator_length)])
         y, x, y_end, x_end = (
             _numbers(self.digits[row, start : start + size]) for start, size in zip(starts, sizes, strict=True)
         )
         (low_y, high_y), (low_x, high_x) = _in_order(y, y_end), _in_order(x, x_end)
-        first, *others = ([int(digit) for digit in str(number)] for number in (low_y, low_x, high_y, high_x))
-        return first + [token for digits in others for token in (*separator, *digits)]
+        first, *others = ([digits[int(digit)] for digit in str(number)] for number in (low_y, low_x, high_y, high_x))
+        return first + [token for number in others for token in (*separator, *number)]
 
 
 def best_boxes(digits: Scores, separators: Scores, separator_length: int) -> BestBoxes:

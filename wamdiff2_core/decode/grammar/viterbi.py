@@ -135,18 +135,17 @@ def best_block(
     final = np.where(tables.shortest > room, NEVER, scores[size, :, :states])
     state = final.argmax(-1)
     paths = _Paths(tables.incoming, scores, best)
-    groups = np.zeros((rows, size), np.int64)
-    if search is None:
+    # tokens of boxes, -1 where the token is the best of its group
+    groups, boxed = np.zeros((rows, size), np.int64), np.full((rows, size), -1)
+    if search is not None:
+        ahead = search.trace(final, state, room, paths, groups, boxed)
+    else:
+        ahead = Carry(state, np.zeros(rows, np.int64))
         for row, at in enumerate(state.tolist()):
             for column in range(size, 0, -1):
                 groups[row, column - 1], at = paths.back(row, column, at)
-        return tables.tokens(log_probs, torch.from_numpy(groups).to(log_probs.device)), Carry(
-            state, np.zeros(rows, np.int64)
-        )
-    spelled, carry = search.trace(final, state, room, paths, groups)
-    free = tables.tokens(log_probs, torch.from_numpy(groups).to(log_probs.device))
-    boxed = torch.from_numpy(spelled).to(log_probs.device)
-    return torch.where(boxed < 0, free, boxed), carry
+    chosen, spelled = (torch.from_numpy(part).to(log_probs.device) for part in (groups, boxed))
+    return torch.where(spelled < 0, tables.tokens(log_probs, chosen), spelled), ahead
 
 
 @dataclass(frozen=True)
@@ -215,11 +214,13 @@ class _BoxSearch:
         scores: Scores = self.begun[:, first : first + len(self.lengths)] + self.ending[column - 1]
         return scores
 
-    def trace(self, final: Scores, state: Places, room: int, paths: _Paths, groups: Places) -> tuple[Places, Carry]:
+    def trace(
+        self, final: Scores, state: Places, room: int, paths: _Paths, groups: Places, boxed: Places
+    ) -> Carry:
         """Follow the best paths back, those inside a box at the block's end among them.
 
         Returns:
-            (N, B) tokens of boxes, and -1 where the token is of the group that is then in `groups`; the carry.
+            Where the rows stand behind the block. Tokens of boxes are written to `boxed`, groups of others to `groups`.
         """
         tables, box = self.tables, self.box
         need = tables.automaton.shortest[box.target]
@@ -227,7 +228,6 @@ class _BoxSearch:
         totals = np.stack([final.max(-1), *(ends.max(-1) for ends in beyond)], 1)
         # a box that may have ended can also go on, so its end is the better place to stand at equal scores
         crossing = totals.argmax(1).tolist()
-        spelled = np.full((self.rows, self.size), -1)
         end = Carry(state.copy(), np.zeros(self.rows, np.int64))
         for row, at in enumerate(state.tolist()):
             column, length = self.size + crossing[row], 0
@@ -244,9 +244,8 @@ class _BoxSearch:
                     column -= 1
                     continue
                 first = column - length
-                written = self.found.spell(row, self.past + first, length, range(-len(tables.separator), 0))
-                tokens = [(tables.digits + tables.separator)[token] for token in written]
+                tokens = self.found.spell(row, self.past + first, length, tables.digits, tables.separator)
                 inner = slice(max(first, 0), min(column, self.size))
-                spelled[row, inner] = tokens[inner.start - first : inner.stop - first]
+                boxed[row, inner] = tokens[inner.start - first : inner.stop - first]
                 at, column, length = box.source, first, 0
-        return spelled, end
+        return end
