@@ -51,6 +51,22 @@ class Mutant:
 MUTANTS = (
     Mutant(
         "collect",
+        "something is put before a vehicle too near to brake for",
+        "carla_bridge/collect/encounters.py",
+        "(0.0 if crosses else braking_m)",
+        "0.0",
+        "tests/carla_bridge/test_collect_encounters.py",
+    ),
+    Mutant(
+        "collect",
+        "walkers cross before the vehicle is there",
+        "carla_bridge/collect/encounters.py",
+        "encounter.sets_off = encounter.sets_off or away_m < arrives_m",
+        "encounter.sets_off = True",
+        "tests/carla_bridge/test_collect_encounters.py",
+    ),
+    Mutant(
+        "collect",
         "a collected set has towns in other shares than its routes",
         "carla_bridge/collect/schedule.py",
         "GOLDEN_RATIO = (5**0.5 - 1) / 2",

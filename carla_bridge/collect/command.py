@@ -39,6 +39,10 @@ def collect(
         int | None, typer.Option(min=0, help="Walkers, in the embedded world.", show_default=str(WALKERS)),
     ] = None,
     scenarios: Annotated[bool, typer.Option(help="Play the scenarios of the routes, or leave them out.")] = True,
+    encounters: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="How often somebody crosses before a vehicle of the fleet, or "
+                                                   "something stands in its lane."),
+    ] = 0.35,
     images: Annotated[bool, typer.Option(help="Take pictures, or plan from words alone.")] = True,
     workers: Annotated[int, typer.Option(min=1, help="Processes, each with a server of its own.")] = 1,
     carla: Annotated[str, typer.Option(help="HOST:PORT of a running server; none: embedded ones are started.")] = "",
@@ -62,7 +66,7 @@ def collect(
         walkers = 0 if carla else WALKERS
     config = CollectConfig(
         routes=tuple(routes or DEFAULT_ROUTES), out=out, seed=seed, seconds=seconds, fleet=fleet, vehicles=vehicles,
-        walkers=walkers, scenarios=scenarios, images=images, carla=carla, maps=maps,
+        walkers=walkers, scenarios=scenarios, encounters=encounters, images=images, carla=carla, maps=maps,
     )
     config.schedule()  # reads the files, so that a bad one is told before anything is begun
     with SetFolder(out, _request(config), samples) as target, _progress() as bar:
@@ -87,7 +91,7 @@ def _request(config: CollectConfig) -> dict[str, Any]:
     from dataclasses import asdict
 
     values = {name: getattr(config, name) for name in (
-        "seed", "seconds", "fleet", "vehicles", "walkers", "scenarios", "images", "carla",
+        "seed", "seconds", "fleet", "vehicles", "walkers", "scenarios", "encounters", "images", "carla",
     )}  # fmt: skip
     maps = map_files(config.maps, (spec.town for spec in config.specs()))
     task = asdict(NANO_TASK)

@@ -18,13 +18,14 @@ import simplejpeg
 from carla_bridge.client.client import Simulation
 from carla_bridge.client.server_watch import Fault
 from carla_bridge.client.surroundings import Surroundings
+from carla_bridge.collect.encounters import Encounters
 from carla_bridge.collect.fleet import Fleet, Picture, seen_by
 from carla_bridge.collect.perturbation import NOWHERE, beside, draw_camera, draw_push
 from carla_bridge.collect.pilot import HORIZON_TICKS, TICK_S, Labelled, Moment, Pilot
 from carla_bridge.collect.records import Record, record_of
 from carla_bridge.collect.schedule import SPELL_S, Episode
 from carla_bridge.collect.sight import look
-from carla_bridge.collect.situation import FRESH_STANDING_S, KEEP_RATES, tag_of
+from carla_bridge.collect.situation import keep_rate, tag_of
 from carla_bridge.rectangles import boxes_touch
 from carla_bridge.routes.navigation import RoutePlan
 from carla_bridge.routes.route_planner import RoutePlanner
@@ -68,12 +69,14 @@ class Wishes:
         seconds: simulated, in which samples are taken.
         images: whether there are cameras.
         background: vehicles of ordinary traffic that the client puts.
+        encounters: share of chances at which the fleet meets somebody who crosses, or an obstacle.
     """
 
     fleet: int
     seconds: float
     images: bool
     background: int = 0
+    encounters: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,7 @@ class _Drive:
         self._simulation, self._fleet = simulation, fleet
         self._note = ""
         self._found: list[tuple[float, int, Record]] = []
+        self._encounters = Encounters(simulation, np.random.default_rng([episode.seed, 3]), wishes.encounters)
         around = simulation.surroundings()
         self._engine: ScenarioEngine | None = ScenarioEngine(
             simulation, plan, episode.spec, planner, episode.seed, wishes.background
@@ -149,10 +153,12 @@ class _Drive:
         try:
             if self._wishes.images:
                 self._start_cameras()
-            for pilot in self._pilots.values():
+            around = self._simulation.surroundings()
+            for number, pilot in self._pilots.items():
                 assert pilot.route is not None
-                self._place(pilot, pilot.route)
+                self._place(number, pilot, pilot.route, around)
             self._fleet.flush()
+            self._encounters.flush(around)
             frame = self._simulation.tick()
             for tick in range(1, ticks + HORIZON_TICKS + 1):  # the cameras have fired just before
                 self._tick(tick, frame, sampling=tick <= ticks)
@@ -161,6 +167,7 @@ class _Drive:
                 if pilot.route is not None:
                     self._take(number, pilot.end())
         finally:
+            self._encounters.close()
             if self._engine is not None:
                 self._engine.close()
         self._found.sort(key=lambda item: item[:2])
@@ -182,6 +189,10 @@ class _Drive:
         egos = {n: self._fleet.state(snapshot, p.actor_id, frame.stamp_ns) for n, p in self._pilots.items()}
         planning = tick % PLAN_EVERY_TICKS == 0
         due = tick % SAMPLE_EVERY_TICKS == 0 and not self._wishes.images
+        for number, pilot in self._pilots.items():
+            if number and pilot.route is not None:
+                progress_m = pilot.navigator.progress_m
+                self._encounters.step(number, pilot.route, progress_m, egos[number], pilot.standing_s, around)
         sight = None
         if sampling and pictures:
             places = np.array([[ego.map_from_base.x_m, ego.map_from_base.y_m] for ego in egos.values()])
@@ -192,7 +203,7 @@ class _Drive:
             if pilot.route is not None:
                 pilot.see(ego)
             if pilot.route is None and planning:
-                self._begin(pilot, around)
+                self._begin(number, pilot, around)
             elif pilot.route is not None and (planning or pilot.actor_id in pictures):
                 self._think(tick, number, pilot, ego, own, pictures.get(pilot.actor_id), sight,
                             sampling and pilot.wanted and (due or pilot.actor_id in pictures))
@@ -209,6 +220,7 @@ class _Drive:
             if (tick + 1) % SAMPLE_EVERY_TICKS == 0:
                 self._decide(pilot, ego)
         self._fleet.flush()
+        self._encounters.flush(around)
 
     def _drop_lost(self, snapshot: Any) -> None:
         """Go on without vehicles that a scenario has taken away to make room, as it does with background traffic."""
@@ -268,8 +280,7 @@ class _Drive:
         pilot.wanted = False
         if pilot.route is not None and pilot.situation is not None and pilot.plan_now is not None:
             tag = tag_of(pilot.situation, max(0.0, ego.speed_mps), pilot.navigator.command, pilot.plan_now)
-            fresh = tag == "standing" and pilot.standing_s <= FRESH_STANDING_S
-            pilot.wanted = pilot.rng.random() < (1.0 if fresh else KEEP_RATES[tag])
+            pilot.wanted = pilot.rng.random() < keep_rate(tag, pilot.plan_now, pilot.standing_s)
         if not self._wishes.images or not self._world.embedded:
             return
         aside = draw_camera(pilot.rng) if pilot.wanted else None
@@ -278,18 +289,20 @@ class _Drive:
             pilot.camera_at = aside
         pilot.aside = aside or NOWHERE
 
-    def _begin(self, pilot: Pilot, around: Surroundings) -> None:
+    def _begin(self, number: int, pilot: Pilot, around: Surroundings) -> None:
         """Put a vehicle on a free place of a route."""
         found = self._fleet.free_start(around, pilot.rng)
         if found is not None:
-            self._place(pilot, found)
+            self._place(number, pilot, found, around)
             pilot.begin(found)
 
-    def _place(self, pilot: Pilot, route: RoutePlan) -> None:
-        """Put a vehicle at a route's start, off its line and at some speed."""
+    def _place(self, number: int, pilot: Pilot, route: RoutePlan, around: Surroundings) -> None:
+        """Put a vehicle at a route's start, off its line and at some speed, and what it may meet on it."""
         aside, _ = draw_push(pilot.rng)
         speed = pilot.rng.uniform(0.0, FASTEST_START_MPS) if pilot.rng.random() < 0.7 else 0.0
         self._fleet.place(pilot.actor_id, beside(route.start, aside), speed)
+        if number:
+            self._encounters.begin(number, route, speed, around)
 
     def _leave(self, number: int, pilot: Pilot, *, touched: bool = False) -> None:
         self._take(number, pilot.end(touched=touched))
@@ -298,6 +311,7 @@ class _Drive:
             self._engine = None
 
     def _take(self, number: int, labelled: Sequence[Labelled]) -> None:
+        self._encounters.end(number)
         for found in labelled:
             t_s = found.moment.extra["t_s"]
             draws = np.random.default_rng([self._episode.seed, 1, number, round(t_s / TICK_S)])

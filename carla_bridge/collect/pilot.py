@@ -21,7 +21,7 @@ from carla_bridge.client.surroundings import Surroundings
 from carla_bridge.client.vehicle_control import HOLD
 from carla_bridge.collect.perturbation import NOWHERE, STALLED_MPS, Aside, NoiseBursts, Stalls, rejoined
 from carla_bridge.collect.sight import Seen
-from carla_bridge.collect.situation import STANDING_MPS, STANDING_WAY_M, Situation, read_situation
+from carla_bridge.collect.situation import STANDING_MPS, STANDING_WAY_M, Situation, read_situation, way_m
 from carla_bridge.nano import NANO_TASK
 from carla_bridge.routes.navigation import Navigator, RoutePlan
 from wamdiff2_core.control.controller import Controller, PlanInMap
@@ -219,8 +219,3 @@ class Pilot:
         if moment.aside != NOWHERE:
             waypoints = rejoined(waypoints, moment.aside)
         return Labelled(moment, waypoints, source)
-
-
-def way_m(waypoints: Waypoints) -> float:
-    """Length of the way along waypoints."""
-    return float(np.hypot(*np.diff(np.vstack([[0.0, 0.0], waypoints.xy_m]), axis=0).T).sum())

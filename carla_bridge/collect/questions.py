@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from carla_bridge.collect.pilot import way_m
 from carla_bridge.collect.sight import Seen, Status
-from carla_bridge.collect.situation import LEAD_LOOK_M, STANDING_MPS, STANDING_WAY_M, Beside, Situation
+from carla_bridge.collect.situation import LEAD_LOOK_M, STANDING_MPS, STANDING_WAY_M, Beside, Situation, way_m
 from carla_bridge.collect.weather import Weather
 from carla_bridge.nano import NANO_CAMERA
 from wamdiff2_core.types import Waypoints

@@ -45,6 +45,7 @@ class CollectConfig:
         fleet: expert-driven vehicles beside the first.
         vehicles, walkers: of background traffic.
         scenarios: whether those of the routes are played.
+        encounters: of `Wishes`.
         images: whether pictures are taken.
         carla: `HOST:PORT` of a running server; empty starts embedded ones.
         maps: folder of OpenDRIVE files for embedded servers.
@@ -58,6 +59,7 @@ class CollectConfig:
     vehicles: int = 20
     walkers: int = 40
     scenarios: bool = True
+    encounters: float = 0.35
     images: bool = True
     carla: str = ""
     maps: Path | None = None
@@ -69,7 +71,8 @@ class CollectConfig:
     @property
     def wishes(self) -> Wishes:
         """What every episode is asked for."""
-        return Wishes(self.fleet, self.seconds, self.images, self.vehicles if self.carla else 0)
+        return Wishes(self.fleet, self.seconds, self.images, self.vehicles if self.carla else 0,
+                      self.encounters)
 
     def specs(self) -> list[RouteSpec]:
         """The routes of all files."""

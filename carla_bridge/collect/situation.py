@@ -28,7 +28,6 @@ BRAKING_MPS2, HARD_LEAD_M = -1.5, 30.0
 STANDING_MPS, STANDING_WAY_M = 0.3, 0.6
 CRUISE_MPS = 8.0
 REASON_MPS2 = 0.4  # a thing ahead that takes less of the free acceleration than this is no reason
-# What is kept of a situation. Standing is kept whole for its first moments.
 KEEP_RATES = {
     "hazard": 1.0, "starting": 1.0, "stopping": 1.0, "red": 1.0, "standing": 0.25, "green": 0.6, "turn": 0.6,
     "following": 0.5, "free": 0.2,
@@ -136,16 +135,34 @@ def read_situation(noticed: Noticed, road: Road, around: Surroundings, speed_mps
     )
 
 
+def way_m(waypoints: Waypoints) -> float:
+    """Length of the way along waypoints."""
+    return float(np.hypot(*np.diff(np.vstack([[0.0, 0.0], waypoints.xy_m]), axis=0).T).sum())
+
+
+def keep_rate(tag: str, plan: Waypoints, standing_s: float) -> float:
+    """Share of such moments that is kept; one after another of a vehicle that stays where it is are all alike.
+
+    Args:
+        tag: of the moment.
+        plan: of the expert.
+        standing_s: how long the vehicle has been standing.
+    """
+    if tag in ("standing", "hazard") and standing_s > 0.0 and way_m(plan) < STANDING_WAY_M:
+        return 1.0 if standing_s <= FRESH_STANDING_S else KEEP_RATES["standing"]
+    return KEEP_RATES[tag]
+
+
 def tag_of(situation: Situation, speed_mps: float, command: NavCommand, plan: Waypoints) -> str:
     """The one word that decides what is kept; a key of `KEEP_RATES`."""
     way = np.vstack([[0.0, 0.0], plan.xy_m])
     steps = np.hypot(*np.diff(way, axis=0).T)
-    end_mps, way_m = float(steps[-1]) / plan.dt_s, float(steps.sum())
+    end_mps = float(steps[-1]) / plan.dt_s
     on_foot = situation.reason.startswith(("walker.", "crossing walker.", "crossing vehicle.bike"))
     waits = situation.reason == "waits to pass" or abs(situation.shift_m) > 0.5
     if on_foot or waits or situation.lead_brakes or (situation.obstacles and situation.obstacles[0].ahead_m < 30.0):
         return "hazard"
-    if speed_mps < STANDING_MPS and way_m < STANDING_WAY_M:
+    if speed_mps < STANDING_MPS and way_m(plan) < STANDING_WAY_M:
         return "standing"
     if speed_mps < 2.0 and end_mps > speed_mps + 1.0:
         return "starting"

@@ -18,7 +18,7 @@ from carla_bridge.collect.pilot import Moment, Pilot
 from carla_bridge.collect.questions import QuestionScene, ask, decision, lead, light, metres, pedestrian
 from carla_bridge.collect.schedule import EPISODES_PER_BLOCK, PLAIN_WEIGHT, Schedule
 from carla_bridge.collect.sight import Seen, Status
-from carla_bridge.collect.situation import Beside, Lead, Situation, tag_of
+from carla_bridge.collect.situation import KEEP_RATES, Beside, Lead, Situation, keep_rate, tag_of
 from carla_bridge.collect.weather import Weather, draw_weather
 from carla_bridge.routes import ROUTES_FOLDER
 from carla_bridge.routes.navigation import Manoeuvre
@@ -259,3 +259,17 @@ def test_tags_name_what_decides() -> None:
     ]  # fmt: skip
     for situation, speed, command, plan, tag in cases:
         assert tag_of(situation, speed, command, plan) == tag  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("tag", "speed_mps", "standing_s", "share"),
+    [
+        ("hazard", 0.0, 0.0, 1.0), ("hazard", 0.0, 1.4, 1.0), ("hazard", 0.0, 1.6, KEEP_RATES["standing"]),
+        ("hazard", 3.0, 20.0, 1.0), ("standing", 0.0, 1.4, 1.0), ("standing", 0.0, 1.6, KEEP_RATES["standing"]),
+        ("starting", 3.0, 20.0, 1.0), ("free", 8.0, 0.0, KEEP_RATES["free"]),
+    ],
+)  # fmt: skip
+def test_who_stands_and_stays_is_kept_whole_for_its_first_moments_only(
+    tag: str, speed_mps: float, standing_s: float, share: float
+) -> None:
+    assert keep_rate(tag, straight(speed_mps), standing_s) == share
