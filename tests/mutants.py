@@ -50,6 +50,22 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
+        "training",
+        "two trainings write into one folder",
+        "training/checkpoints.py",
+        "fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)",
+        "fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)",
+        "tests/training/test_trainer.py",
+    ),
+    Mutant(
+        "training",
+        "a compiled forward is compiled anew for every picture",
+        "training/frozen_vision.py",
+        "    @torch.compiler.disable  #",
+        "    #",
+        "tests/training/test_frozen_vision.py",
+    ),
+    Mutant(
         "collect",
         "something is put before a vehicle too near to brake for",
         "carla_bridge/collect/encounters.py",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,9 +97,13 @@ def check_stage(config: StageConfig) -> None:
     check_folder(Path(config.out), contents(config))
 
 
-def claim(config: StageConfig) -> None:
-    """Note in `config.out` which stage it holds."""
-    claim_folder(Path(config.out), contents(config))
+def claim(config: StageConfig) -> AbstractContextManager[None]:
+    """Hold `config.out`, and note in it which stage it holds.
+
+    Raises:
+        UserError: another process trains into it.
+    """
+    return claim_folder(Path(config.out), contents(config))
 
 
 def make_accelerator(config: StageConfig) -> Accelerator:

@@ -5,16 +5,18 @@ A folder appears complete or not at all. The newest few are kept, and the one wi
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from training.config import leaves
 from wamdiff2_core.errors import UserError
-from wamdiff2_core.journal import replace_file
+from wamdiff2_core.journal import replace_file, writer_of
 from wamdiff2_core.outputs import writable_folder
 
 STAGE_NAME, LOG_NAME = "stage.json", "log.jsonl"
@@ -45,9 +47,26 @@ def check_folder(out: Path, contents: Mapping[str, Any]) -> None:
                             "choose another --out")
 
 
-def claim_folder(out: Path, contents: Mapping[str, Any]) -> None:
-    """Note in a run's folder which run it holds."""
-    replace_file(out / STAGE_NAME, json.dumps(contents, indent=1) + "\n")
+@contextmanager
+def claim_folder(out: Path, contents: Mapping[str, Any]) -> Iterator[None]:
+    """Hold a run's folder, and note in it which run it holds.
+
+    Raises:
+        UserError: another process trains into it.
+    """
+    lock = os.open(out, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pid = writer_of(out)
+            raise UserError("out", "a folder that nobody else trains into",
+                            f"{out}, where {'another process' if pid is None else f'process {pid}'} is at work",
+                            "wait for its end, or choose another --out") from None
+        replace_file(out / STAGE_NAME, json.dumps(contents, indent=1) + "\n")
+        yield
+    finally:
+        os.close(lock)
 
 
 def shorten_log(out: Path, step: int) -> None:

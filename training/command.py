@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,28 +55,27 @@ def run_stage(
     check_stage(stage)
     accelerator = make_accelerator(stage)
     main = accelerator.is_main_process
-    if main:
-        claim(stage)
-        for line in translated.lines() if translated else []:
-            console.print(line)
-    parts = assemble(stage, accelerator)
-    trainer = Trainer(stage, parts)
-    if main:
-        console.print(f"{stage.stage} into {stage.out}, whose {STAGE_NAME} has the configuration: "
-                      f"{len(parts.mixture):,} samples, step {trainer.step} of {trainer.steps}")
-        console.print(parts.parallel.describe())
-        if parts.validation_over_long:
-            counts = ", ".join(f"{name} {count:,}" for name, count in sorted(parts.validation_over_long.items()))
-            console.print(f"validation: {len(parts.validation):,} samples, over a limit: {counts}")
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()
     )
-    with Progress(*columns, console=console, disable=not main) as progress:
-        line = trainer.train(progress)
-    if main and len(line) == 1:
-        console.print(f"this stage has ended before, at step {trainer.step}")
-    elif main:
-        console.print(" ".join(f"{key} {value}" for key, value in line.items()))
+    with claim(stage) if main else nullcontext():
+        for line in translated.lines() if translated and main else []:
+            console.print(line)
+        parts = assemble(stage, accelerator)
+        trainer = Trainer(stage, parts)
+        if main:
+            console.print(f"{stage.stage} into {stage.out}, whose {STAGE_NAME} has the configuration: "
+                          f"{len(parts.mixture):,} samples, step {trainer.step} of {trainer.steps}")
+            console.print(parts.parallel.describe())
+            if parts.validation_over_long:
+                counts = ", ".join(f"{name} {count:,}" for name, count in sorted(parts.validation_over_long.items()))
+                console.print(f"validation: {len(parts.validation):,} samples, over a limit: {counts}")
+        with Progress(*columns, console=console, disable=not main) as progress:
+            line = trainer.train(progress)
+        if main and len(line) == 1:
+            console.print(f"this stage has ended before, at step {trainer.step}")
+        elif main:
+            console.print(" ".join(f"{key} {value}" for key, value in line.items()))
     accelerator.end_training()
     _end_if_stopped(console if main else None, trainer.step, trainer.end)
 
@@ -105,16 +105,18 @@ def run_pretraining(
     check_folder(Path(stage.out), contents(stage))
     console = Console(stderr=True)
     accelerator = Accelerator(cpu=True)
-    training = VisionPretraining(stage, accelerator)
-    if accelerator.is_main_process:
-        claim_folder(Path(stage.out), contents(stage))
-        answers = sum(len(known) for known in training.classes.answers.values())
-        console.print(f"{len(training.pictures):,} pictures, {len(training.classes.labels)} labels, {answers} answers "
-                      f"to {len(training.classes.answers)} questions, step {training.step} of {training.steps}")
-    for line in training.train():
-        if accelerator.is_main_process:
-            console.print(" ".join(f"{key} {value}" for key, value in line.items()))
-    _end_if_stopped(console if accelerator.is_main_process else None, training.step, training.end)
+    main = accelerator.is_main_process
+    with claim_folder(Path(stage.out), contents(stage)) if main else nullcontext():
+        training = VisionPretraining(stage, accelerator)
+        if main:
+            answers = sum(len(known) for known in training.classes.answers.values())
+            console.print(f"{len(training.pictures):,} pictures, {len(training.classes.labels)} labels, {answers} "
+                          f"answers to {len(training.classes.answers)} questions, step {training.step} of "
+                          f"{training.steps}")
+        for line in training.train():
+            if main:
+                console.print(" ".join(f"{key} {value}" for key, value in line.items()))
+    _end_if_stopped(console if main else None, training.step, training.end)
 
 
 def _end_if_stopped(console: Console | None, step: int, end: int) -> None:

@@ -28,6 +28,7 @@ class FrozenVision:
         """
         self._memory = ImageMemory(_one_by_one(encode) if kept_images else encode, kept_images)
 
+    @torch.compiler.disable  # it would compile anew for every image that the table gains
     @torch.no_grad()
     def __call__(self, pixel_values: Tensor, image_grid_thw: Tensor) -> tuple[Tensor, list[Tensor]]:
         """The encoder's values, without gradients."""

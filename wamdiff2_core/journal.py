@@ -122,7 +122,7 @@ class Journal:
                 return fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    pid = _writer_of(self.path)
+                    pid = writer_of(self.path)
                     writer = "another process" if pid is None else f"process {pid}"
                     raise UserError(str(self.path), "a journal of our own", f"one that {writer} is writing",
                                     "wait for its end, or choose another place") from None
@@ -150,8 +150,8 @@ class Journal:
         self.close()
 
 
-def _writer_of(path: Path) -> int | None:
-    """Process that holds the lock on a file, by the kernel's table; None where that cannot be told."""
+def writer_of(path: Path) -> int | None:
+    """Process that holds the lock on a file or folder, by the kernel's table; None where that cannot be told."""
     try:
         found = path.stat()
         table = [line.split() for line in Path("/proc/locks").read_text().splitlines()]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.testing import CompileCounter
 
 from tests.training.test_trainer import final_state, losses, same, stage, trainer
 from training.frozen_vision import FrozenVision
@@ -46,6 +47,16 @@ def test_values_are_those_of_the_encoder_and_known_images_are_not_encoded_again(
             torch.testing.assert_close(level, other, atol=1e-5, rtol=1e-4)
         assert not tokens.requires_grad
     assert counting.calls == {0: [3, 3], 2: [1, 1, 1, 1], 10: [1, 1, 1]}[kept]
+
+
+def test_a_compiled_forward_is_not_compiled_anew_for_every_picture(small_model: object) -> None:
+    frozen, counter = FrozenVision(VisionEncoder(small_model.model.visual), 10), CompileCounter()
+    patches = small_model.config.vision_config
+    width = patches.in_channels * patches.temporal_patch_size * patches.patch_size**2
+    compiled = torch.compile(lambda pixels: 2.0 * frozen(pixels, torch.tensor([[1, 2, 4]]))[0], backend=counter)
+    for seed in range(12):
+        compiled(torch.randn(8, width, generator=torch.Generator().manual_seed(seed)))
+    assert counter.frame_count <= 2
 
 
 def test_frozen_vision_keeps_its_weights_and_text_learns(picture_set: Path, tmp_path: Path) -> None:

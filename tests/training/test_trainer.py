@@ -53,7 +53,8 @@ def tree(out: Path, data: Path, /, **changes: Any) -> dict[str, Any]:
 
 def trainer(config: StageConfig) -> Trainer:
     check_stage(config)
-    claim(config)
+    with claim(config):
+        pass
     return Trainer(config, assemble(config, make_accelerator(config)))
 
 
@@ -323,6 +324,21 @@ def test_a_folder_with_something_else_is_refused_and_left_alone(text_set: Path, 
     with pytest.raises(UserError, match="out: expected an empty folder, or one of an earlier training"):
         trainer(stage(tmp_path, text_set))
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_folder_that_another_process_trains_into_is_refused_and_left_alone(
+    text_set: Path, tmp_path: Path, capsys
+) -> None:
+    config = stage(tmp_path / "out", text_set)
+    check_stage(config)
+    with claim(config):
+        before = (tmp_path / "out" / "stage.json").read_text()
+        argv = ["train", str(stage_file(tmp_path, text_set)), "--out", str(tmp_path / "out"), "--run.steps", "1"]
+        assert main(argv) == 2
+        assert f"process {os.getpid()} is at work" in " ".join(capsys.readouterr().err.split())
+        assert (tmp_path / "out" / "stage.json").read_text() == before
+    with claim(config):
+        pass
 
 
 def stage_file(folder: Path, text_set: Path, **overrides: str) -> Path:

@@ -46,10 +46,10 @@ def train_stages(
 def _train(config: StageConfig, progress: Progress | None) -> None:
     import torch
 
-    claim(config)
-    accelerator = make_accelerator(config)
-    trainer = Trainer(config, assemble(config, accelerator))
-    trainer.train(progress)
+    with claim(config):
+        accelerator = make_accelerator(config)
+        trainer = Trainer(config, assemble(config, accelerator))
+        trainer.train(progress)
     accelerator.free_memory()
     if config.run.compiled:
         torch.compiler.reset()  # compiled code of a stage is of no use to the next
