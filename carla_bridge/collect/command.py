@@ -44,6 +44,10 @@ def collect(
                                                    "something stands in its lane."),
     ] = 0.35,
     images: Annotated[bool, typer.Option(help="Take pictures, or plan from words alone.")] = True,
+    learner: Annotated[
+        Path | None, typer.Option(help="Checkpoint that drives some stretches; the expert says what it should do."),
+    ] = None,
+    learner_share: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of stretches that it drives.")] = 0.5,
     workers: Annotated[int, typer.Option(min=1, help="Processes, each with a server of its own.")] = 1,
     carla: Annotated[str, typer.Option(help="HOST:PORT of a running server; none: embedded ones are started.")] = "",
     maps: Annotated[Path | None, typer.Option(help="Folder of .xodr files, for towns of embedded servers.")] = None,
@@ -66,7 +70,8 @@ def collect(
         walkers = 0 if carla else WALKERS
     config = CollectConfig(
         routes=tuple(routes or DEFAULT_ROUTES), out=out, seed=seed, seconds=seconds, fleet=fleet, vehicles=vehicles,
-        walkers=walkers, scenarios=scenarios, encounters=encounters, images=images, carla=carla, maps=maps,
+        walkers=walkers, scenarios=scenarios, encounters=encounters, images=images, learner=learner,
+        learner_share=learner_share, carla=carla, maps=maps,
     )
     config.schedule()  # reads the files, so that a bad one is told before anything is begun
     with SetFolder(out, _request(config), samples) as target, _progress() as bar:
@@ -90,6 +95,8 @@ def _request(config: CollectConfig) -> dict[str, Any]:
     """What the content of a set depends on, as JSON values."""
     from dataclasses import asdict
 
+    from wamdiff2_core.model.checkpoint import checkpoint_hash
+
     values = {name: getattr(config, name) for name in (
         "seed", "seconds", "fleet", "vehicles", "walkers", "scenarios", "encounters", "images", "carla",
     )}  # fmt: skip
@@ -98,6 +105,9 @@ def _request(config: CollectConfig) -> dict[str, Any]:
     task["target_rule"]["distances_m"] = list(task["target_rule"]["distances_m"])
     return {
         "routes": file_hashes({file.name: file for file in config.routes}), "maps": file_hashes(maps), **values,
+        **({} if config.learner is None else {
+            "learner": checkpoint_hash(config.learner), "learner_share": config.learner_share,
+        }),
         "task": task, "camera": asdict(NANO_CAMERA), "code": code_hash(),
         "versions": versions_of("wamdiff2", "carla", "numpy", "opencv-python-headless", "simplejpeg"),
     }

@@ -32,7 +32,8 @@ from carla_bridge.routes.route_planner import RoutePlanner
 from carla_bridge.scenarios.engine import ScenarioEngine
 from carla_bridge.scenarios.errors import ScenarioError
 from wamdiff2_core.dataset import JPEG_QUALITY
-from wamdiff2_core.types import EgoState
+from wamdiff2_core.planner import Planner
+from wamdiff2_core.types import CameraFrame, EgoState, Observation
 
 LOG = logging.getLogger(__name__)
 PLAN_EVERY_TICKS, SAMPLE_EVERY_TICKS = 5, 10
@@ -70,6 +71,8 @@ class Wishes:
         images: whether there are cameras.
         background: vehicles of ordinary traffic that the client puts.
         encounters: share of chances at which the fleet meets somebody who crosses, or an obstacle.
+        learner: drives some stretches in the expert's place; None for none.
+        learner_share: of stretches that it drives.
     """
 
     fleet: int
@@ -77,6 +80,8 @@ class Wishes:
     images: bool
     background: int = 0
     encounters: float = 0.0
+    learner: Planner | None = None
+    learner_share: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -138,14 +143,14 @@ class _Drive:
         self._scenario(lambda engine: engine.set_up(around))
         simulation.set_weather(episode.weathers[0].values)
         self._pilots = {0: self._pilot(0, simulation.ego_id, "hero")}
-        self._pilots[0].begin(plan)
+        self._pilots[0].begin(plan, learner_drives=self._learner_drives(self._pilots[0]))
         for number in range(1, wishes.fleet + 1):
             # A snapshot knows of an actor only from the tick after it was spawned.
             simulation.tick()
             added = fleet.add(simulation.surroundings())
             if added is not None:
                 pilot = self._pilot(number, added[0], "fleet")
-                pilot.begin(added[1])
+                pilot.begin(added[1], learner_drives=self._learner_drives(pilot))
                 self._pilots[number] = pilot
 
     def run(self) -> Driven:
@@ -245,6 +250,12 @@ class _Drive:
             return
         if wanted:
             self._note_moment(tick, number, pilot, ego, navigation, picture, sight)
+        if pilot.learner_drives:
+            if picture is not None and pilot.camera_at == NOWHERE:
+                assert self._wishes.learner is not None
+                frame = CameraFrame(picture.rgb, ego.stamp_ns)
+                pilot.follow(self._wishes.learner.plan(Observation((frame,), ego, navigation)), ego)
+            return
         if pilot.rng.random() < PUSH_RATE_PER_PLAN:
             aside, factor = draw_push(pilot.rng)
             there = self._fleet.pushed(around, pilot.actor_id, ego.map_from_base, aside)
@@ -269,6 +280,7 @@ class _Drive:
         extra = {
             "source": "drive", "driver": pilot.name, "town": pilot.route.town, "route": pilot.route.route_id,
             "episode": self._episode.index, "t_s": round(tick * TICK_S, 2), "vehicle": number,
+            **({"driven_by": "learner"} if pilot.learner_drives else {}),
         }
         pilot.note(Moment(
             pilot.tick, ego, pilot.aside, navigation, pilot.plan_now, pilot.situation, tag, jpeg, seen,
@@ -283,7 +295,7 @@ class _Drive:
             pilot.wanted = pilot.rng.random() < keep_rate(tag, pilot.plan_now, pilot.standing_s)
         if not self._wishes.images or not self._world.embedded:
             return
-        aside = draw_camera(pilot.rng) if pilot.wanted else None
+        aside = NOWHERE if pilot.learner_drives else draw_camera(pilot.rng) if pilot.wanted else None
         if aside != pilot.camera_at:
             self._fleet.turn_camera(pilot.actor_id, aside)
             pilot.camera_at = aside
@@ -294,7 +306,11 @@ class _Drive:
         found = self._fleet.free_start(around, pilot.rng)
         if found is not None:
             self._place(number, pilot, found, around)
-            pilot.begin(found)
+            pilot.begin(found, learner_drives=self._learner_drives(pilot))
+
+    def _learner_drives(self, pilot: Pilot) -> bool:
+        """Whether the next stretch of a vehicle is its."""
+        return self._wishes.learner is not None and pilot.rng.random() < self._wishes.learner_share
 
     def _place(self, number: int, pilot: Pilot, route: RoutePlan, around: Surroundings) -> None:
         """Put a vehicle at a route's start, off its line and at some speed, and what it may meet on it."""

@@ -1,5 +1,8 @@
 """One vehicle of the fleet: the expert drives it along one stretch of a route after another, and moments are noted.
 
+A planner in training may drive instead, while the expert says at every moment what it would do (DAgger, Ross et al.
+2011, arXiv 1011.0686): so it learns the way out of what it gets itself into.
+
 A stretch ends with its route, when the vehicle touches something, leaves its path or stands too long; its moments then
 get their labels. The label is what the vehicle really did in the next three seconds. Where that is not known, or was
 disturbed on purpose, or the vehicle stood and something that could not be foreseen let it go, it is what the expert
@@ -31,7 +34,7 @@ from wamdiff2_core.types import EgoState, Navigation, Plan, Pose2D, VehicleComma
 TICK_S = 0.05
 LABEL_TICKS = round(NANO_TASK.dt_s / TICK_S)
 HORIZON_TICKS = LABEL_TICKS * NANO_TASK.waypoints
-MAX_DEVIATION_M, LONGEST_STAND_S = 6.0, 40.0
+MAX_DEVIATION_M, LONGEST_STAND_S, LEARNER_STAND_S = 6.0, 40.0, 15.0
 END_GAP_M = 3.0
 
 
@@ -110,6 +113,7 @@ class Pilot:
         camera_at: where the camera is; None while it looks away.
         quiet: whether nobody is so near that a disturbance may hit.
         wanted: whether the next moment is kept.
+        learner_drives: whether a planner in training drives the present stretch.
     """
 
     def __init__(self, name: str, actor_id: int, rng: np.random.Generator, carla_map: Any) -> None:
@@ -117,7 +121,7 @@ class Pilot:
         self.route: RoutePlan | None = None
         self.aside = NOWHERE
         self.camera_at: Aside | None = NOWHERE
-        self.quiet = self.wanted = False
+        self.quiet = self.wanted = self.learner_drives = False
         self.situation: Situation | None = None
         self.plan_now: Waypoints | None = None
         self.standing_s = 0.0
@@ -131,9 +135,9 @@ class Pilot:
         """Number of the present tick in the stretch."""
         return len(self._track) - 1
 
-    def begin(self, route: RoutePlan) -> None:
+    def begin(self, route: RoutePlan, *, learner_drives: bool = False) -> None:
         """Take a route, at whose start the vehicle is."""
-        self.route = route
+        self.route, self.learner_drives = route, learner_drives
         self._road = Road(route.xy_m)
         self._expert.start(route, self._map)
         self.navigator = Navigator(route, NANO_TASK.target_rule)
@@ -155,12 +159,18 @@ class Pilot:
         assert plan.waypoints is not None
         assert self._expert.noticed is not None
         self.plan_now = plan.waypoints
-        self._in_force = PlanInMap(Plan(ego.stamp_ns, plan.waypoints), ego.map_from_base)
+        if not self.learner_drives or self._in_force is None:
+            self._in_force = PlanInMap(Plan(ego.stamp_ns, plan.waypoints), ego.map_from_base)
         self.situation = read_situation(self._expert.noticed, self._road, around, max(0.0, ego.speed_mps))
         return navigation
 
+    def follow(self, plan: Plan, ego: EgoState) -> None:
+        """Drive by a learner's plan, if it may be driven, until the next one."""
+        if plan.waypoints is not None and plan.check.ok:
+            self._in_force = PlanInMap(plan, ego.map_from_base)
+
     def command(self, ego: EgoState, noise_allowed: bool) -> VehicleCommand:
-        """What the vehicle is asked for in this tick, noise and stalls included.
+        """What the vehicle is asked for in this tick; noise and stalls included, unless a learner drives.
 
         A stretch that begins at rest begins with a stall: the cameras fire too seldom to catch it setting off.
         """
@@ -169,6 +179,9 @@ class Pilot:
         if self.tick == 0 and abs(ego.speed_mps) < STALLED_MPS:
             self._stalls.begin()
         wanted = self._controller.step(self._in_force, ego, ego.stamp_ns)
+        if self.learner_drives:
+            self.disturbed()
+            return wanted
         noisy = self._noise.disturb(wanted, ego.speed_mps, noise_allowed)
         given = self._stalls.disturb(noisy, ego.speed_mps, noise_allowed)
         if given != wanted:
@@ -189,18 +202,18 @@ class Pilot:
         assert self.route is not None
         navigator = self.navigator
         return (navigator.progress_m > self.route.length_m - END_GAP_M or navigator.deviation_m > MAX_DEVIATION_M
-                or self.standing_s > LONGEST_STAND_S)
+                or self.standing_s > (LEARNER_STAND_S if self.learner_drives else LONGEST_STAND_S))
 
     def end(self, *, touched: bool = False) -> list[Labelled]:
         """End the stretch.
 
         Args:
-            touched: whether it ends with a contact; what led there is not to be learnt.
+            touched: whether it ends with a contact; what led there is not to be learnt, if the expert drove.
 
         Returns:
             Its moments with labels.
         """
-        last = self.tick - (HORIZON_TICKS if touched else 0)
+        last = self.tick - (HORIZON_TICKS if touched and not self.learner_drives else 0)
         found = [self._labelled(moment) for moment in self._moments if moment.tick <= last]
         self.route, self._moments = None, []
         return found

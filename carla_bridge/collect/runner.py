@@ -20,13 +20,16 @@ from carla_bridge.client.server_watch import no_fault
 from carla_bridge.collect.episode import Driven, Wishes, World, drive
 from carla_bridge.collect.fleet import UnsteadyError
 from carla_bridge.collect.schedule import EPISODES_PER_BLOCK, Block, Schedule
+from carla_bridge.nano import NANO_CAMERA, NANO_TASK
 from carla_bridge.routes.navigation import RoutePlan
 from carla_bridge.routes.route_file import RouteSpec, load_routes
 from carla_bridge.routes.route_planner import RoutePlanner
 from carla_bridge.server.background import check_background
 from wamdiff2_core.errors import InfrastructureError, UserError
 from wamdiff2_core.frames import pose_from_carla
+from wamdiff2_core.planner import Planner, make_planner
 from wamdiff2_core.processes import end_with_parent
+from wamdiff2_core.serving_record import ServingRecord
 
 LOG = logging.getLogger(__name__)
 TRIES = 4
@@ -47,6 +50,8 @@ class CollectConfig:
         scenarios: whether those of the routes are played.
         encounters: of `Wishes`.
         images: whether pictures are taken.
+        learner: checkpoint that drives some stretches, which the expert labels; None for none.
+        learner_share: of stretches that it drives.
         carla: `HOST:PORT` of a running server; empty starts embedded ones.
         maps: folder of OpenDRIVE files for embedded servers.
     """
@@ -61,18 +66,23 @@ class CollectConfig:
     scenarios: bool = True
     encounters: float = 0.35
     images: bool = True
+    learner: Path | None = None
+    learner_share: float = 0.5
     carla: str = ""
     maps: Path | None = None
 
     def __post_init__(self) -> None:
         if not self.carla:
             check_background(self.vehicles, self.walkers)
+        if self.learner is not None:
+            _check_learner(self.learner, self.images)
 
     @property
     def wishes(self) -> Wishes:
         """What every episode is asked for."""
-        return Wishes(self.fleet, self.seconds, self.images, self.vehicles if self.carla else 0,
-                      self.encounters)
+        learner = None if self.learner is None else _learner(self.learner)
+        background = self.vehicles if self.carla else 0
+        return Wishes(self.fleet, self.seconds, self.images, background, self.encounters, learner, self.learner_share)
 
     def specs(self) -> list[RouteSpec]:
         """The routes of all files."""
@@ -176,6 +186,25 @@ def _attempt(config: CollectConfig, block: Block, subscribe_s: float) -> Iterato
             yield drive(world, episode, planner, plans, config.wishes)
     if not config.carla:
         log.unlink(missing_ok=True)
+
+
+def _check_learner(folder: Path, images: bool) -> None:
+    """Raise `UserError` when a checkpoint cannot drive with what a fleet's vehicle has."""
+    record = ServingRecord.load(folder) if folder.is_dir() else None
+    if record is None or record.planning is None:
+        raise UserError("--learner", "a checkpoint folder with a record of planning", str(folder))
+    if record.rig != (NANO_CAMERA,) or record.planning.target_rule != NANO_TASK.target_rule:
+        raise UserError("--learner", "one with the camera and targets of the nano (carla_bridge/nano.py)", str(folder))
+    if not images:
+        raise UserError("--learner", "pictures to drive by", "--no-images")
+
+
+@lru_cache(maxsize=1)
+def _learner(folder: Path) -> Planner:
+    import torch
+
+    torch.set_num_threads(1)  # the server beside it takes the other core
+    return make_planner(folder)
 
 
 @lru_cache(maxsize=4)

@@ -158,6 +158,19 @@ def test_without_pictures_only_plans_are_made(tmp_path: Path) -> None:
     assert (tmp_path / QA).read_text() == ""
 
 
+def test_a_learner_drives_and_the_expert_says_what_it_should_have_done(nano_folder: Path, tmp_path: Path) -> None:
+    few = {"max_episodes": 1, "seconds": 8.0, "fleet": 2, "vehicles": 5, "walkers": 5}
+    for name in ("one", "again"):
+        run(tmp_path / name, learner=nano_folder, learner_share=1.0, **few)
+    samples = read_dataset(tmp_path / "one" / PLANNING)
+    assert len(samples) > 5
+    assert {(s.extra["driven_by"], s.extra["label"]) for s in samples} == {("learner", "plan")}
+    assert not any("camera_aside" in s.extra for s in samples)
+    assert (tmp_path / "one" / PLANNING).read_bytes() == (tmp_path / "again" / PLANNING).read_bytes()
+    run(tmp_path / "none", learner=nano_folder, learner_share=0.0, **few)
+    assert not any("driven_by" in s.extra for s in read_dataset(tmp_path / "none" / PLANNING))
+
+
 def test_bad_options_are_user_errors(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="routes"):
         collect(tmp_path / "x", [tmp_path / "none.xml"])

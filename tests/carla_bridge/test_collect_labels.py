@@ -25,7 +25,7 @@ from carla_bridge.routes.navigation import Manoeuvre
 from carla_bridge.routes.route_file import load_routes
 from tests.carla_bridge.drive_doubles import straight_route
 from wamdiff2_core.control.controller import PlanInMap
-from wamdiff2_core.types import EgoState, NavCommand, Navigation, Plan, Pose2D, VehicleCommand, Waypoints
+from wamdiff2_core.types import Check, EgoState, NavCommand, Navigation, Plan, Pose2D, VehicleCommand, Waypoints
 
 pytestmark = pytest.mark.carla
 CALM = Situation(0, "", math.inf, None, (), (), math.inf, "", 0, 0.0, False)
@@ -42,10 +42,10 @@ def ego(x: float, speed: float, y: float = 0.0, yaw: float = 0.0) -> EgoState:
 
 
 def drive(speeds: list[float], noted: int, plan: Waypoints, disturbed: tuple[int, ...] = (),
-          aside: Aside = NOWHERE, touched: bool = False) -> list:
+          aside: Aside = NOWHERE, touched: bool = False, learner: bool = False) -> list:
     """Drive along x at a speed a tick; one moment is noted."""
     pilot = Pilot("hero", 1, np.random.default_rng(0), None)
-    pilot.begin(straight_route(400.0))
+    pilot.begin(straight_route(400.0), learner_drives=learner)
     x = 0.0
     for tick, speed in enumerate(speeds):
         x += 0.05 * speed
@@ -53,6 +53,8 @@ def drive(speeds: list[float], noted: int, plan: Waypoints, disturbed: tuple[int
         pilot.see(state)
         if tick in disturbed:
             pilot.disturbed()
+        if learner:
+            pilot.command(state, noise_allowed=True)
         if tick == noted:
             navigation = Navigation(np.array([[10.0, 0.0], [20.0, 0.0]]), NavCommand.FOLLOW)
             pilot.note(Moment(pilot.tick, state, aside, navigation, plan, CALM, "free", None, (), 0.0, 0.0, {}))
@@ -84,6 +86,26 @@ def test_who_stands_at_red_stands_in_the_label_though_it_turns_green_within_the_
 def test_moments_before_a_contact_are_left_out() -> None:
     assert drive([8.0] * 60, 10, straight(8.0), touched=True) == []
     assert len(drive([8.0] * 80, 10, straight(8.0), touched=True)) == 1
+
+
+def test_where_a_learner_drives_the_label_is_the_experts_plan_up_to_the_contact() -> None:
+    (found,) = drive([8.0] * 100, 10, straight(7.0), learner=True)
+    assert found.source == "plan"
+    np.testing.assert_allclose(found.waypoints.xy_m, straight(7.0).xy_m)
+    assert len(drive([8.0] * 60, 55, straight(0.0), touched=True, learner=True)) == 1
+
+
+def test_a_learners_plan_is_driven_without_noise_unless_the_check_refuses_it() -> None:
+    pilot, state = Pilot("hero", 1, np.random.default_rng(0), None), ego(0.0, 5.0)
+    pilot.begin(straight_route(400.0), learner_drives=True)
+    pilot.see(state)
+    pilot.follow(Plan(0, straight(5.0)), state)
+    calm = [pilot.command(state, noise_allowed=True) for _ in range(3000)]
+    assert max(abs(command.steer_rad) for command in calm) < 1e-6
+    pilot.follow(Plan(0, straight(0.0), check=Check(False, "no")), state)
+    assert pilot.command(state, noise_allowed=True).accel_mps2 > -1.0
+    pilot.follow(Plan(0, straight(0.0)), state)
+    assert pilot.command(state, noise_allowed=True).accel_mps2 < -1.0
 
 
 def test_a_picture_from_beside_has_a_label_that_comes_back_to_the_path() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +23,7 @@ from carla_bridge.routes import DEMO_ROUTES
 from carla_bridge.server.town.town_library import SHIPPED_FOLDER
 from wamdiff2_core.cli.main import run_alone
 from wamdiff2_core.errors import ExitCode, UserError
+from wamdiff2_core.model.checkpoint import checkpoint_hash
 
 pytestmark = pytest.mark.carla
 TOWN = "Wamtown01"
@@ -85,3 +88,21 @@ def test_a_module_that_is_run_without_its_argument_says_so(
     monkeypatch.setattr(sys, "argv", [name])
     assert run_alone(command, name) == ExitCode.WRONG_USE  # type: ignore[arg-type]
     assert "Missing argument" in capsys.readouterr().err
+
+
+def test_a_learner_must_see_and_be_told_what_a_fleets_vehicle_is(nano_folder: Path, tmp_path: Path) -> None:
+    def config(**more: object) -> CollectConfig:
+        return CollectConfig(routes=(DEMO_ROUTES,), out=tmp_path, **more)  # type: ignore[arg-type]
+
+    assert _request(config(learner=nano_folder))["learner"] == checkpoint_hash(nano_folder)
+    assert "learner" not in _request(config())
+    with pytest.raises(UserError, match="record of planning"):
+        config(learner=tmp_path)
+    with pytest.raises(UserError, match="pictures to drive by"):
+        config(learner=nano_folder, images=False)
+    other = shutil.copytree(nano_folder, tmp_path / "other")
+    record = json.loads((other / "wamdiff2.json").read_text())
+    record["rig"][0]["z_m"] = 2.5
+    (other / "wamdiff2.json").write_text(json.dumps(record))
+    with pytest.raises(UserError, match="camera and targets of the nano"):
+        config(learner=other)
