@@ -1,8 +1,8 @@
 """What a fleet's vehicles meet: somebody who crosses, or something that stands in their lane.
 
-A route's scenarios happen to its first vehicle alone, and on an ordinary stretch of road hardly anything does. Here
-each stretch of another vehicle has, with some probability, an encounter of its own, on its route and a little ahead.
-What a vehicle does about it is up to the expert.
+A route's scenarios happen to its first vehicle alone, and on an ordinary road hardly anything does. Here every other
+vehicle has encounters of its own, one after another, on its route and a little ahead. What it does about them is up to
+the expert.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 
 from carla_bridge.client.surroundings import Surroundings
 from carla_bridge.collect.fleet import rest_of
+from carla_bridge.collect.pilot import TICK_S
 from carla_bridge.routes.navigation import RoutePlan
 from carla_bridge.scenarios.behaviours import Crossing
 from carla_bridge.scenarios.crossings import WALKERS, towards_road
@@ -36,7 +37,7 @@ ASIDE_M, SHOULDER_SHARE, SHOULDER_M = 0.5, 0.15, 2.6  # a car at the roadside is
 SAME_WAY_RAD = math.radians(20.0)
 PASSING_M = 25.0  # of straight lane behind an obstacle, without a junction: it can be passed there
 PASSED_M, CLEAR_M = 12.0, 13.0
-AGAIN_S, STEP_S = 4.0, 0.05
+AGAIN_S = 4.0
 PATIENCE_S = 8.0  # a vehicle that has stood for so long learns nothing more here
 ROLE = "scenario no lights"
 
@@ -107,7 +108,7 @@ class Encounters:
         """
         encounter = self._found.get(number)
         if encounter is None:
-            self._pauses_s[number] = self._pauses_s.get(number, AGAIN_S) - STEP_S
+            self._pauses_s[number] = self._pauses_s.get(number, AGAIN_S) - TICK_S
             if self._pauses_s[number] <= 0.0:
                 self.begin(number, rest_of(route, progress_m), max(0.0, ego.speed_mps), around)
             return

@@ -12,7 +12,8 @@ import pytest
 pytest.importorskip("carla", reason="needs the carla client library")
 
 from carla_bridge.client.client import Simulation
-from carla_bridge.collect.encounters import AGAIN_S, BRAKES_MPS2, CLEAR_M, PATIENCE_S, STEP_S, Encounters
+from carla_bridge.collect.encounters import AGAIN_S, BRAKES_MPS2, CLEAR_M, PATIENCE_S, Encounters
+from carla_bridge.collect.pilot import TICK_S
 from carla_bridge.routes import ROUTES_FOLDER
 from carla_bridge.routes.navigation import RoutePlan
 from carla_bridge.routes.route_file import load_routes
@@ -151,10 +152,10 @@ def test_the_next_one_comes_after_a_pause(simulation: Simulation, route: RoutePl
     meeting.encounters.end(VEHICLE)
     ego = ego_at(simulation, route.xy_m[0], float(route.yaw_rad[0]), 0.0)
     steps = 0
-    while VEHICLE not in meeting.encounters._found and steps < 20 * AGAIN_S / STEP_S:
+    while VEHICLE not in meeting.encounters._found and steps < 20 * AGAIN_S / TICK_S:
         meeting.step(ego)
         steps += 1
-    assert AGAIN_S / STEP_S <= steps + 1 < 20 * AGAIN_S / STEP_S
+    assert AGAIN_S / TICK_S <= steps + 1 < 20 * AGAIN_S / TICK_S
     meeting.encounters.close()
 
 
