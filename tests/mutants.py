@@ -53,8 +53,8 @@ MUTANTS = (
         "training",
         "two trainings write into one folder",
         "training/checkpoints.py",
-        "fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)",
-        "fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)",
+        "lock_or_writer(lock, out)",
+        "\"\"",
         "tests/training/test_trainer.py",
     ),
     Mutant(
@@ -69,8 +69,8 @@ MUTANTS = (
         "collect",
         "something is put before a vehicle too near to brake for",
         "carla_bridge/collect/encounters.py",
-        "(0.0 if crosses else braking_m)",
-        "0.0",
+        "braking_m = speed_mps * REACTION_S + speed_mps**2 / (2 * BRAKES_MPS2)",
+        "braking_m = 0.0",
         "tests/carla_bridge/test_collect_encounters.py",
     ),
     Mutant(

@@ -5,7 +5,6 @@ A folder appears complete or not at all. The newest few are kept, and the one wi
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -16,7 +15,7 @@ from typing import Any
 
 from training.config import leaves
 from wamdiff2_core.errors import UserError
-from wamdiff2_core.journal import replace_file, writer_of
+from wamdiff2_core.journal import lock_or_writer, replace_file
 from wamdiff2_core.outputs import writable_folder
 
 STAGE_NAME, LOG_NAME = "stage.json", "log.jsonl"
@@ -56,13 +55,10 @@ def claim_folder(out: Path, contents: Mapping[str, Any]) -> Iterator[None]:
     """
     lock = os.open(out, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            pid = writer_of(out)
-            raise UserError("out", "a folder that nobody else trains into",
-                            f"{out}, where {'another process' if pid is None else f'process {pid}'} is at work",
-                            "wait for its end, or choose another --out") from None
+        writer = lock_or_writer(lock, out)
+        if writer:
+            raise UserError("out", "a folder that nobody else trains into", f"{out}, where {writer} is at work",
+                            "wait for its end, or choose another --out")
         replace_file(out / STAGE_NAME, json.dumps(contents, indent=1) + "\n")
         yield
     finally:

@@ -116,17 +116,10 @@ class Journal:
             raise
 
     def _lock(self) -> None:
-        deadline = time.monotonic() + LOCK_WAIT_S
-        while True:
-            try:
-                return fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    pid = writer_of(self.path)
-                    writer = "another process" if pid is None else f"process {pid}"
-                    raise UserError(str(self.path), "a journal of our own", f"one that {writer} is writing",
-                                    "wait for its end, or choose another place") from None
-                time.sleep(0.1)
+        writer = lock_or_writer(self._file.fileno(), self.path)
+        if writer:
+            raise UserError(str(self.path), "a journal of our own", f"one that {writer} is writing",
+                            "wait for its end, or choose another place")
 
     def append(self, item: Mapping[str, Any]) -> None:
         """Add one finished item; it survives a kill of this process from here on."""
@@ -148,6 +141,20 @@ class Journal:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def lock_or_writer(descriptor: int, path: Path) -> str:
+    """Lock an open file or folder for this process; who holds it, in words, when it is not free within some seconds."""
+    deadline = time.monotonic() + LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return ""
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                pid = writer_of(path)
+                return "another process" if pid is None else f"process {pid}"
+            time.sleep(0.1)
 
 
 def writer_of(path: Path) -> int | None:

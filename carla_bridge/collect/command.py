@@ -47,7 +47,9 @@ def collect(
     learner: Annotated[
         Path | None, typer.Option(help="Checkpoint that drives some stretches; the expert says what it should do."),
     ] = None,
-    learner_share: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of stretches that it drives.")] = 0.5,
+    learner_share: Annotated[
+        float | None, typer.Option(min=0.0, max=1.0, help="Share of stretches that it drives.", show_default="0.5"),
+    ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes, each with a server of its own.")] = 1,
     carla: Annotated[str, typer.Option(help="HOST:PORT of a running server; none: embedded ones are started.")] = "",
     maps: Annotated[Path | None, typer.Option(help="Folder of .xodr files, for towns of embedded servers.")] = None,
@@ -68,10 +70,12 @@ def collect(
             raise UserError("--walkers", "none with --carla: only the embedded server has walkers of its own", walkers)
     if walkers is None:
         walkers = 0 if carla else WALKERS
+    if learner is None and learner_share is not None:
+        raise UserError("--learner-share", "a --learner with it", learner_share)
     config = CollectConfig(
         routes=tuple(routes or DEFAULT_ROUTES), out=out, seed=seed, seconds=seconds, fleet=fleet, vehicles=vehicles,
         walkers=walkers, scenarios=scenarios, encounters=encounters, images=images, learner=learner,
-        learner_share=learner_share, carla=carla, maps=maps,
+        learner_share=0.5 if learner_share is None else learner_share, carla=carla, maps=maps,
     )
     config.schedule()  # reads the files, so that a bad one is told before anything is begun
     with SetFolder(out, _request(config), samples) as target, _progress() as bar:
@@ -109,7 +113,10 @@ def _request(config: CollectConfig) -> dict[str, Any]:
             "learner": checkpoint_hash(config.learner), "learner_share": config.learner_share,
         }),
         "task": task, "camera": asdict(NANO_CAMERA), "code": code_hash(),
-        "versions": versions_of("wamdiff2", "carla", "numpy", "opencv-python-headless", "simplejpeg"),
+        "versions": versions_of(
+            "wamdiff2", "carla", "numpy", "opencv-python-headless", "simplejpeg",
+            *(() if config.learner is None else ("torch", "transformers")),
+        ),
     }
 
 

@@ -7,6 +7,7 @@ the expert.
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from carla_bridge.collect.pilot import TICK_S
 from carla_bridge.routes.navigation import RoutePlan
 from carla_bridge.scenarios.behaviours import Crossing
 from carla_bridge.scenarios.crossings import WALKERS, towards_road
+from carla_bridge.scenarios.errors import ScenarioError
 from carla_bridge.scenarios.places import Place, Spot
 from carla_bridge.scenarios.scenario import SIDES
 from carla_bridge.scenarios.stage import Stage
@@ -28,17 +30,19 @@ from wamdiff2_core.types import EgoState, Pose2D
 if TYPE_CHECKING:
     from carla_bridge.client.client import Simulation
 
+LOG = logging.getLogger(__name__)
 CROSSING_SHARE = 0.65  # of encounters; in the others something stands in the lane
 CROSSING_M, OBSTACLE_M = (14.0, 50.0), (11.0, 45.0)  # from the start of a stretch to the middle of what is met
-ARRIVAL_S, NEAREST_M = (1.6, 3.6), (7.0, 12.0)  # they set off when the vehicle is this far from where the ways meet
-WALK_MPS, KERB_M, STAYS_SHARE = (1.1, 2.3), (2.6, 5.5), 0.2  # who stays looks like who goes
-BRAKES_MPS2, REACTION_S = 2.5, 0.5  # nothing is put nearer than comfortable braking asks for
+MARGIN_S, NEAREST_M = (-0.6, 1.2), (7.0, 12.0)  # they set off to meet the vehicle, or when it is this near
+WALK_MPS, SIDE_M, STAYS_SHARE = (1.1, 2.3), 0.7, 0.2  # who stays looks like who goes
+BRAKES_MPS2, REACTION_S, SPARE_M = 2.5, 0.5, 4.0  # nothing is put nearer than comfortable braking asks for
 ASIDE_M, SHOULDER_SHARE, SHOULDER_M = 0.5, 0.15, 2.6  # a car at the roadside is no obstacle
 SAME_WAY_RAD = math.radians(20.0)
 PASSING_M = 25.0  # of straight lane behind an obstacle, without a junction: it can be passed there
 PASSED_M, CLEAR_M = 12.0, 13.0
 AGAIN_S = 4.0
-PATIENCE_S = 8.0  # a vehicle that has stood for so long learns nothing more here
+PATIENCE_S, BEFORE_M = 8.0, 20.0  # a vehicle that has stood for so long, so near, learns nothing more here
+SEEN_M = 60.0  # who is nearer than this to something that appears or vanishes has a future that nobody could foresee
 ROLE = "scenario no lights"
 
 
@@ -62,6 +66,11 @@ class Encounters:
         rng: of all that is drawn.
         share: of chances that are taken, 0 to 1. A vehicle has one when it begins a stretch, and another `AGAIN_S`
             after an encounter or a chance that was not taken.
+
+    Attributes:
+        note: why there are none any more, such as a server without the blueprints; empty while there are.
+        changes: (place (2,), number) of what has appeared or vanished since they were last taken; the vehicle of that
+            number, if it is not -1, is not affected.
     """
 
     def __init__(self, simulation: Simulation, rng: np.random.Generator, share: float) -> None:
@@ -69,8 +78,12 @@ class Encounters:
         self._stage = Stage(simulation, rng)
         self._found: dict[int, _Encounter] = {}
         self._pauses_s: dict[int, float] = {}
+        self.note = ""
+        self.changes: list[tuple[np.ndarray, int]] = []
 
-    def begin(self, number: int, route: RoutePlan, speed_mps: float, around: Surroundings) -> None:
+    def begin(
+        self, number: int, route: RoutePlan, speed_mps: float, around: Surroundings, keep_off: RoutePlan | None = None
+    ) -> None:
         """Put what a vehicle may meet; nothing where there is no room, or no straight lane.
 
         Args:
@@ -78,23 +91,38 @@ class Encounters:
             route: of its stretch, from the vehicle on.
             speed_mps: of the vehicle.
             around: the world.
+            keep_off: a route on which scenarios need the room.
         """
         self.end(number)
         self._pauses_s[number] = AGAIN_S
         if self._rng.random() >= self._share:
             return
+        try:
+            self._begin(number, route, speed_mps, around, keep_off)
+        except ScenarioError as error:
+            LOG.info("no more encounters: %s", error)
+            self.note, self._share = str(error), 0.0
+
+    def _begin(
+        self, number: int, route: RoutePlan, speed_mps: float, around: Surroundings, keep_off: RoutePlan | None
+    ) -> None:
         crosses = self._rng.random() < CROSSING_SHARE
         near_m, far_m = CROSSING_M if crosses else OBSTACLE_M
         braking_m = speed_mps * REACTION_S + speed_mps**2 / (2 * BRAKES_MPS2)
-        place = self._place(route, self._rng.uniform(near_m, far_m) + (0.0 if crosses else braking_m))
+        ahead_m = float(self._rng.uniform(near_m, far_m))
+        place = self._place(route, max(ahead_m, braking_m + SPARE_M) if crosses else ahead_m + braking_m)
         if place is None or not (crosses or _can_be_passed(place)) or _gap_m(around, place) < CLEAR_M:
+            return
+        if keep_off is not None and np.hypot(*(keep_off.xy_m - place.spot.xy_m).T).min() < CLEAR_M:
             return
         encounter = self._crossing(place) if crosses else self._obstacle(place)
         if encounter.actors:
             self._found[number] = encounter
+            self.changes.append((place.spot.xy_m, -1))
 
     def step(
-        self, number: int, route: RoutePlan, progress_m: float, ego: EgoState, standing_s: float, around: Surroundings
+        self, number: int, route: RoutePlan, progress_m: float, ego: EgoState, standing_s: float, around: Surroundings,
+        keep_off: RoutePlan | None = None,
     ) -> None:
         """One tick of one vehicle: somebody sets off, what was met or cannot be got past is gone, or the next comes.
 
@@ -105,16 +133,21 @@ class Encounters:
             ego: state of the vehicle.
             standing_s: how long it has been standing.
             around: the world of the same tick.
+            keep_off: see `begin`.
         """
         encounter = self._found.get(number)
+        if encounter is None and standing_s > 0.0:
+            return
         if encounter is None:
             self._pauses_s[number] = self._pauses_s.get(number, AGAIN_S) - TICK_S
             if self._pauses_s[number] <= 0.0:
-                self.begin(number, rest_of(route, progress_m), max(0.0, ego.speed_mps), around)
+                self.begin(number, rest_of(route, progress_m), max(0.0, ego.speed_mps), around, keep_off)
             return
         here = np.array([ego.map_from_base.x_m, ego.map_from_base.y_m])
         away_m = math.hypot(*(encounter.meeting.xy_m - here))
-        if standing_s > PATIENCE_S or (away_m > PASSED_M and encounter.meeting.is_passed(here)):
+        if away_m > PASSED_M and encounter.meeting.is_passed(here):
+            self.end(number, behind=True)
+        elif standing_s > PATIENCE_S and away_m < BEFORE_M:
             self.end(number)
         elif encounter.crossing is not None:
             arrives_m = max(encounter.nearest_m, encounter.arrival_s * max(0.0, ego.speed_mps))
@@ -122,11 +155,17 @@ class Encounters:
             if encounter.sets_off and not encounter.crossing.done:
                 encounter.crossing.step(self._stage, around)
 
-    def end(self, number: int) -> None:
-        """Take away what a vehicle has met."""
+    def end(self, number: int, *, behind: bool = False) -> None:
+        """Take away what a vehicle has met; `behind` tells that it lies behind it."""
         encounter = self._found.pop(number, None)
         if encounter is not None:
             self._stage.remove(encounter.actors)
+            self.changes.append((encounter.meeting.xy_m, number if behind else -1))
+
+    def take_changes(self) -> list[tuple[np.ndarray, int]]:
+        """The `changes`, which are then forgotten."""
+        taken, self.changes = self.changes, []
+        return taken
 
     def flush(self, around: Surroundings) -> None:
         """Send the commands of this tick."""
@@ -151,21 +190,25 @@ class Encounters:
 
     def _crossing(self, place: Place) -> _Encounter:
         side = SIDES[int(self._rng.integers(len(SIDES)))]
-        kerb_m = float(self._rng.uniform(*KERB_M))
-        left_m = kerb_m if side == "left" else -kerb_m
-        start = place.spot.moved(left_m=left_m, turn_rad=towards_road(side, float(self._rng.uniform(-25.0, 25.0))))
+        edge, on_sidewalk = place.roadside(side)
+        outwards_m = 0.0 if on_sidewalk else 1.5
+        left_m = (outwards_m + float(self._rng.uniform(-SIDE_M, SIDE_M))) * (1.0 if side == "left" else -1.0)
+        turn_rad = towards_road(side, float(self._rng.uniform(-25.0, 25.0)))
+        start = edge.moved(left_m=left_m, turn_rad=turn_rad)
         walker = self._stage.try_spawn(self._stage.pick(WALKERS), start)
         if walker is None:
             return _Encounter([], place.spot)
-        crossing = Crossing(walker, start, float(self._rng.uniform(*WALK_MPS)), 2.2 * kerb_m)
+        way_m, speed_mps = math.hypot(*(start.xy_m - place.spot.xy_m)), float(self._rng.uniform(*WALK_MPS))
+        crossing = Crossing(walker, start, speed_mps, 2.0 * way_m)
         return _Encounter(
             [walker], place.spot, None if self._rng.random() < STAYS_SHARE else crossing,
-            float(self._rng.uniform(*ARRIVAL_S)), float(self._rng.uniform(*NEAREST_M)),
+            way_m / speed_mps + float(self._rng.uniform(*MARGIN_S)), float(self._rng.uniform(*NEAREST_M)),
         )
 
     def _obstacle(self, place: Place) -> _Encounter:
         drawn = self._rng.random()
-        if drawn < SHOULDER_SHARE:
+        beside = place.beside("right")
+        if drawn < SHOULDER_SHARE and (beside is None or not beside.is_driving):
             return self._cars(place, 1, -SHOULDER_M)
         if drawn < 0.5:
             return self._cars(place, 1, float(self._rng.uniform(-ASIDE_M, ASIDE_M)))

@@ -18,7 +18,7 @@ import simplejpeg
 from carla_bridge.client.client import Simulation
 from carla_bridge.client.server_watch import Fault
 from carla_bridge.client.surroundings import Surroundings
-from carla_bridge.collect.encounters import Encounters
+from carla_bridge.collect.encounters import SEEN_M, Encounters
 from carla_bridge.collect.fleet import Fleet, Picture, seen_by
 from carla_bridge.collect.perturbation import NOWHERE, beside, draw_camera, draw_push
 from carla_bridge.collect.pilot import HORIZON_TICKS, TICK_S, Labelled, Moment, Pilot
@@ -132,7 +132,7 @@ class _Drive:
         simulation: Simulation, fleet: Fleet, rng: np.random.Generator,
     ) -> None:
         self._world, self._episode, self._wishes, self._rng = world, episode, wishes, rng
-        self._simulation, self._fleet = simulation, fleet
+        self._simulation, self._fleet, self._plan = simulation, fleet, plan
         self._note = ""
         self._found: list[tuple[float, int, Record]] = []
         self._encounters = Encounters(simulation, np.random.default_rng([episode.seed, 3]), wishes.encounters)
@@ -176,7 +176,8 @@ class _Drive:
             if self._engine is not None:
                 self._engine.close()
         self._found.sort(key=lambda item: item[:2])
-        return Driven(self._episode.index, tuple(item[2] for item in self._found), self._note, ticks * TICK_S)
+        note = self._note or self._encounters.note
+        return Driven(self._episode.index, tuple(item[2] for item in self._found), note, ticks * TICK_S)
 
     def _start_cameras(self) -> None:
         self._fleet.mount_cameras(self._world.subscribe_s)
@@ -197,7 +198,9 @@ class _Drive:
         for number, pilot in self._pilots.items():
             if number and pilot.route is not None:
                 progress_m = pilot.navigator.progress_m
-                self._encounters.step(number, pilot.route, progress_m, egos[number], pilot.standing_s, around)
+                self._encounters.step(
+                    number, pilot.route, progress_m, egos[number], pilot.standing_s, around, self._kept_off
+                )
         sight = None
         if sampling and pictures:
             places = np.array([[ego.map_from_base.x_m, ego.map_from_base.y_m] for ego in egos.values()])
@@ -226,6 +229,20 @@ class _Drive:
                 self._decide(pilot, ego)
         self._fleet.flush()
         self._encounters.flush(around)
+        for place_m, number in self._encounters.take_changes():
+            self._note_change(place_m, number, egos)
+
+    @property
+    def _kept_off(self) -> RoutePlan | None:
+        """The route whose scenarios are still being played."""
+        return None if self._engine is None else self._plan
+
+    def _note_change(self, place_m: np.ndarray, unaffected: int, egos: dict[int, EgoState]) -> None:
+        """What is driven near something that has come or gone is no label for a picture of before."""
+        for number, pilot in self._pilots.items():
+            pose = egos[number].map_from_base
+            if number != unaffected and math.hypot(*(place_m - [pose.x_m, pose.y_m])) < SEEN_M:
+                pilot.disturbed()
 
     def _drop_lost(self, snapshot: Any) -> None:
         """Go on without vehicles that a scenario has taken away to make room, as it does with background traffic."""
@@ -318,7 +335,7 @@ class _Drive:
         speed = pilot.rng.uniform(0.0, FASTEST_START_MPS) if pilot.rng.random() < 0.7 else 0.0
         self._fleet.place(pilot.actor_id, beside(route.start, aside), speed)
         if number:
-            self._encounters.begin(number, route, speed, around)
+            self._encounters.begin(number, route, speed, around, self._kept_off)
 
     def _leave(self, number: int, pilot: Pilot, *, touched: bool = False) -> None:
         self._take(number, pilot.end(touched=touched))

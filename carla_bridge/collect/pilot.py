@@ -215,7 +215,7 @@ class Pilot:
         """
         last = self.tick - (HORIZON_TICKS if touched and not self.learner_drives else 0)
         found = [self._labelled(moment) for moment in self._moments if moment.tick <= last]
-        self.route, self._moments = None, []
+        self.route, self._moments, self.learner_drives = None, [], False
         return found
 
     def _labelled(self, moment: Moment) -> Labelled:

@@ -18,6 +18,7 @@ from carla_bridge.routes import ROUTES_FOLDER
 from carla_bridge.routes.navigation import RoutePlan
 from carla_bridge.routes.route_file import load_routes
 from carla_bridge.routes.route_planner import RoutePlanner
+from carla_bridge.scenarios.errors import ScenarioError
 from wamdiff2_core.types import EgoState, Pose2D
 
 pytestmark = pytest.mark.carla
@@ -84,8 +85,8 @@ def test_everything_is_put_with_room_to_react_and_is_gone_after_the_end(
         for actor_id, kind in found.items():
             kinds.add(kind.split(".")[0])
             away_m = float(np.hypot(*(meeting.place(actor_id) - route.xy_m[0])))
-            if not kind.startswith("walker."):
-                assert away_m > CLEAR_M - 3.0 + speed_mps**2 / (2 * BRAKES_MPS2) * (speed_mps > 0)
+            braking_m = speed_mps**2 / (2 * BRAKES_MPS2)
+            assert away_m > (braking_m if kind.startswith("walker.") else CLEAR_M - 3.0 + braking_m)
             nearest_m = min(nearest_m, away_m)
         meeting.encounters.close()
         simulation.tick()
@@ -141,8 +142,43 @@ def test_what_was_met_or_cannot_be_got_past_is_taken_away(simulation: Simulation
         meeting.step(ego_at(simulation, where + 14.0 * forward, along, 8.0))
     else:
         meeting.step(ego_at(simulation, where - 40.0 * forward, along, 0.0), standing_s=PATIENCE_S + 0.1)
+        assert meeting.there(walker), "it stands for another reason"
+        meeting.step(ego_at(simulation, where - 15.0 * forward, along, 0.0), standing_s=PATIENCE_S + 0.1)
     simulation.tick()
     assert not meeting.there(walker)
+    begun, ended = meeting.encounters.take_changes()
+    assert begun[1] == -1
+    assert ended[1] == (VEHICLE if how == "passed" else -1)
+    assert not meeting.encounters.take_changes()
+    meeting.encounters.close()
+
+
+def test_nothing_is_put_on_a_route_that_scenarios_need_nor_before_who_stands(
+    simulation: Simulation, route: RoutePlan
+) -> None:
+    for seed in range(15):
+        meeting = Meeting(simulation, route, seed)
+        around = simulation.surroundings()
+        meeting.encounters.begin(VEHICLE, route, 0.0, around, keep_off=route)
+        ego = ego_at(simulation, route.xy_m[0], float(route.yaw_rad[0]), 0.0)
+        for _ in range(round(3 * AGAIN_S / TICK_S)):
+            meeting.encounters.step(VEHICLE, route, 0.0, ego, 1.0, around)
+        assert not meeting.encounters._found
+        meeting.encounters.close()
+
+
+def test_a_server_without_the_blueprints_has_no_encounters_and_says_why(
+    simulation: Simulation, route: RoutePlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(*_: object, **__: object) -> None:
+        raise ScenarioError("the server has none")
+
+    monkeypatch.setattr("carla_bridge.scenarios.stage.Stage.try_spawn", missing)
+    monkeypatch.setattr("carla_bridge.scenarios.stage.Stage.pick", missing)
+    meeting = Meeting(simulation, route, 0)
+    for _ in range(20):
+        meeting.encounters.begin(VEHICLE, route, 0.0, simulation.surroundings())
+    assert meeting.encounters.note == "the server has none"
     meeting.encounters.close()
 
 
@@ -150,7 +186,7 @@ def test_the_next_one_comes_after_a_pause(simulation: Simulation, route: RoutePl
     meeting = Meeting(simulation, route, 3)
     meeting.begin()
     meeting.encounters.end(VEHICLE)
-    ego = ego_at(simulation, route.xy_m[0], float(route.yaw_rad[0]), 0.0)
+    ego = ego_at(simulation, route.xy_m[0], float(route.yaw_rad[0]), 3.0)
     steps = 0
     while VEHICLE not in meeting.encounters._found and steps < 20 * AGAIN_S / TICK_S:
         meeting.step(ego)

@@ -327,8 +327,9 @@ def test_a_folder_with_something_else_is_refused_and_left_alone(text_set: Path, 
 
 
 def test_a_folder_that_another_process_trains_into_is_refused_and_left_alone(
-    text_set: Path, tmp_path: Path, capsys
+    text_set: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("wamdiff2_core.journal.LOCK_WAIT_S", 0.2)
     config = stage(tmp_path / "out", text_set)
     check_stage(config)
     with claim(config):
