@@ -67,6 +67,22 @@ MUTANTS = (
     ),
     Mutant(
         "collect",
+        "labels brake for somebody who was not there yet",
+        "carla_bridge/collect/episode.py",
+        "[pose.x_m, pose.y_m])) < SEEN_M:\n                pilot.disturbed()",
+        "[pose.x_m, pose.y_m])) < SEEN_M:\n                pass",
+        "tests/carla_bridge/test_collect_labels.py",
+    ),
+    Mutant(
+        "collect",
+        "a learner's contact is cut out of its set",
+        "carla_bridge/collect/pilot.py",
+        "if touched and not self.learner_drives else",
+        "if touched else",
+        "tests/carla_bridge/test_collect_labels.py",
+    ),
+    Mutant(
+        "collect",
         "something is put before a vehicle too near to brake for",
         "carla_bridge/collect/encounters.py",
         "braking_m = speed_mps * REACTION_S + speed_mps**2 / (2 * BRAKES_MPS2)",

@@ -152,12 +152,12 @@ def lock_or_writer(descriptor: int, path: Path) -> str:
             return ""
         except BlockingIOError:
             if time.monotonic() > deadline:
-                pid = writer_of(path)
+                pid = _writer_of(path)
                 return "another process" if pid is None else f"process {pid}"
             time.sleep(0.1)
 
 
-def writer_of(path: Path) -> int | None:
+def _writer_of(path: Path) -> int | None:
     """Process that holds the lock on a file or folder, by the kernel's table; None where that cannot be told."""
     try:
         found = path.stat()

@@ -99,8 +99,6 @@ def _request(config: CollectConfig) -> dict[str, Any]:
     """What the content of a set depends on, as JSON values."""
     from dataclasses import asdict
 
-    from wamdiff2_core.model.checkpoint import checkpoint_hash
-
     values = {name: getattr(config, name) for name in (
         "seed", "seconds", "fleet", "vehicles", "walkers", "scenarios", "encounters", "images", "carla",
     )}  # fmt: skip
@@ -109,14 +107,19 @@ def _request(config: CollectConfig) -> dict[str, Any]:
     task["target_rule"]["distances_m"] = list(task["target_rule"]["distances_m"])
     return {
         "routes": file_hashes({file.name: file for file in config.routes}), "maps": file_hashes(maps), **values,
-        **({} if config.learner is None else {
-            "learner": checkpoint_hash(config.learner), "learner_share": config.learner_share,
-        }),
         "task": task, "camera": asdict(NANO_CAMERA), "code": code_hash(),
-        "versions": versions_of(
-            "wamdiff2", "carla", "numpy", "opencv-python-headless", "simplejpeg",
-            *(() if config.learner is None else ("torch", "transformers")),
-        ),
+        "versions": versions_of("wamdiff2", "carla", "numpy", "opencv-python-headless", "simplejpeg"),
+        **({} if config.learner is None else _learner_request(config.learner, config.learner_share)),
+    }
+
+
+def _learner_request(folder: Path, share: float) -> dict[str, Any]:
+    """What is added where a learner drives."""
+    from wamdiff2_core.model.checkpoint import checkpoint_hash
+
+    return {
+        "learner": checkpoint_hash(folder), "learner_share": share,
+        "learner_versions": versions_of("torch", "transformers"),
     }
 
 

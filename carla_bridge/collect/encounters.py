@@ -69,8 +69,6 @@ class Encounters:
 
     Attributes:
         note: why there are none any more, such as a server without the blueprints; empty while there are.
-        changes: (place (2,), number) of what has appeared or vanished since they were last taken; the vehicle of that
-            number, if it is not -1, is not affected.
     """
 
     def __init__(self, simulation: Simulation, rng: np.random.Generator, share: float) -> None:
@@ -79,7 +77,7 @@ class Encounters:
         self._found: dict[int, _Encounter] = {}
         self._pauses_s: dict[int, float] = {}
         self.note = ""
-        self.changes: list[tuple[np.ndarray, int]] = []
+        self._changes: list[tuple[np.ndarray, int | None]] = []
 
     def begin(
         self, number: int, route: RoutePlan, speed_mps: float, around: Surroundings, keep_off: RoutePlan | None = None
@@ -118,7 +116,7 @@ class Encounters:
         encounter = self._crossing(place) if crosses else self._obstacle(place)
         if encounter.actors:
             self._found[number] = encounter
-            self.changes.append((place.spot.xy_m, -1))
+            self._changes.append((place.spot.xy_m, None))
 
     def step(
         self, number: int, route: RoutePlan, progress_m: float, ego: EgoState, standing_s: float, around: Surroundings,
@@ -160,11 +158,11 @@ class Encounters:
         encounter = self._found.pop(number, None)
         if encounter is not None:
             self._stage.remove(encounter.actors)
-            self.changes.append((encounter.meeting.xy_m, number if behind else -1))
+            self._changes.append((encounter.meeting.xy_m, number if behind else None))
 
-    def take_changes(self) -> list[tuple[np.ndarray, int]]:
-        """The `changes`, which are then forgotten."""
-        taken, self.changes = self.changes, []
+    def take_changes(self) -> list[tuple[np.ndarray, int | None]]:
+        """Where (2,) something has come or gone since the last call, and which vehicle that is not to affect."""
+        taken, self._changes = self._changes, []
         return taken
 
     def flush(self, around: Surroundings) -> None:

@@ -237,7 +237,7 @@ class _Drive:
         """The route whose scenarios are still being played."""
         return None if self._engine is None else self._plan
 
-    def _note_change(self, place_m: np.ndarray, unaffected: int, egos: dict[int, EgoState]) -> None:
+    def _note_change(self, place_m: np.ndarray, unaffected: int | None, egos: dict[int, EgoState]) -> None:
         """What is driven near something that has come or gone is no label for a picture of before."""
         for number, pilot in self._pilots.items():
             pose = egos[number].map_from_base

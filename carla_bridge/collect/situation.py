@@ -28,6 +28,7 @@ BRAKING_MPS2, HARD_LEAD_M = -1.5, 30.0
 STANDING_MPS, STANDING_WAY_M = 0.3, 0.6
 CRUISE_MPS = 8.0
 REASON_MPS2 = 0.4  # a thing ahead that takes less of the free acceleration than this is no reason
+# Shares of moments that are kept, by tag; `keep_rate` has the exception.
 KEEP_RATES = {
     "hazard": 1.0, "starting": 1.0, "stopping": 1.0, "red": 1.0, "standing": 0.25, "green": 0.6, "turn": 0.6,
     "following": 0.5, "free": 0.2,

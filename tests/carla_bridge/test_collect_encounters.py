@@ -120,6 +120,7 @@ def test_somebody_waits_until_the_vehicle_is_near_then_crosses_its_path(
         meeting.step(ego_at(simulation, far, along, 4.0))
     assert np.hypot(*(meeting.place(walker) - start)) < 0.3
     before = float((start - where) @ left)
+    assert not -2.0 < before < 5.0  # at the roadside: to the left, beyond the oncoming lane
     lateral = [before]
     for _ in range(400):
         meeting.step(ego_at(simulation, near, along, 2.0))
@@ -147,8 +148,8 @@ def test_what_was_met_or_cannot_be_got_past_is_taken_away(simulation: Simulation
     simulation.tick()
     assert not meeting.there(walker)
     begun, ended = meeting.encounters.take_changes()
-    assert begun[1] == -1
-    assert ended[1] == (VEHICLE if how == "passed" else -1)
+    assert begun[1] is None
+    assert ended[1] == (VEHICLE if how == "passed" else None)
     assert not meeting.encounters.take_changes()
     meeting.encounters.close()
 

@@ -12,6 +12,8 @@ import pytest
 pytest.importorskip("carla", reason="needs the carla client library")
 
 from carla_bridge.collect.boxes import Thing
+from carla_bridge.collect.encounters import SEEN_M
+from carla_bridge.collect.episode import _Drive
 from carla_bridge.collect.fleet import rest_of
 from carla_bridge.collect.perturbation import NOWHERE, Aside, NoiseBursts, Stalls, draw_camera, draw_push, rejoined
 from carla_bridge.collect.pilot import Moment, Pilot
@@ -93,6 +95,15 @@ def test_where_a_learner_drives_the_label_is_the_experts_plan_up_to_the_contact(
     assert found.source == "plan"
     np.testing.assert_allclose(found.waypoints.xy_m, straight(7.0).xy_m)
     assert len(drive([8.0] * 60, 55, straight(0.0), touched=True, learner=True)) == 1
+
+
+def test_what_comes_or_goes_near_a_vehicle_leaves_the_plan_as_its_label() -> None:
+    pilots = {number: Pilot("fleet", number, np.random.default_rng(0), None) for number in range(3)}
+    for pilot in pilots.values():
+        pilot.begin(straight_route(400.0))
+    egos = {0: ego(0.0, 8.0), 1: ego(0.0, 8.0), 2: ego(2 * SEEN_M, 8.0)}
+    _Drive._note_change(SimpleNamespace(_pilots=pilots), np.array([30.0, 0.0]), 1, egos)  # type: ignore[arg-type]
+    assert [bool(pilots[number]._disturbed) for number in range(3)] == [True, False, False]
 
 
 def test_a_learners_plan_is_driven_without_noise_unless_the_check_refuses_it() -> None:

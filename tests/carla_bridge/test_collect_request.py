@@ -95,6 +95,7 @@ def test_a_learner_must_see_and_be_told_what_a_fleets_vehicle_is(nano_folder: Pa
         return CollectConfig(routes=(DEMO_ROUTES,), out=tmp_path, **more)  # type: ignore[arg-type]
 
     assert _request(config(learner=nano_folder))["learner"] == checkpoint_hash(nano_folder)
+    assert "torch" in _request(config(learner=nano_folder))["learner_versions"]
     assert "learner" not in _request(config())
     with pytest.raises(UserError, match="record of planning"):
         config(learner=tmp_path)
@@ -106,3 +107,14 @@ def test_a_learner_must_see_and_be_told_what_a_fleets_vehicle_is(nano_folder: Pa
     (other / "wamdiff2.json").write_text(json.dumps(record))
     with pytest.raises(UserError, match="camera and targets of the nano"):
         config(learner=other)
+    with pytest.raises(UserError, match="--learner with it"):
+        collect(tmp_path / "set", learner_share=0.5)
+
+
+def test_a_learner_plans_without_looking_at_the_clock_or_the_vehicle_before(nano_folder: Path, tmp_path: Path) -> None:
+    hasty = shutil.copytree(nano_folder, tmp_path / "hasty")
+    record = json.loads((hasty / "wamdiff2.json").read_text())
+    record["decode"] |= {"deadline_ms": 50.0, "warm_start": "previous", "prompt_reuse": "always"}
+    (hasty / "wamdiff2.json").write_text(json.dumps(record))
+    decode = CollectConfig(routes=(DEMO_ROUTES,), out=tmp_path, learner=hasty).wishes.learner.decode  # type: ignore
+    assert (decode.deadline_ms, decode.warm_start, decode.prompt_reuse) == (0.0, "off", "off")
