@@ -684,6 +684,14 @@ MUTANTS = (
     ),
     Mutant(
         "training",
+        "the vision tower learns boxes with x and y exchanged",
+        "training/vision_pretraining.py",
+        'pixels_from_box(tuple(o["bbox_2d"]), 1, 1)',
+        "tuple(v / 1000 for v in o[\"bbox_2d\"])",
+        "tests/training/test_vision_pretraining.py",
+    ),
+    Mutant(
+        "training",
         "a resumed run with frozen vision has other image tokens",
         "training/frozen_vision.py",
         "ImageMemory(_one_by_one(encode) if kept_images else encode, kept_images)",

@@ -312,11 +312,12 @@ class VisionConfig(Strict):
 
     Attributes:
         out: folder of checkpoints and log.
-        train: conversation files. Lines of one picture belong together: `objects` (`label`, `bbox_2d` in thousandths,
-            `distance_m`) of a planning line (`waypoints_m`), which may have none, are what it shows; lines with the
-            key `question` ask, and the wording of their answer is a class.
+        train: conversation files. Lines of one picture belong together: `objects` (`label`, `bbox_2d` as in answers of
+            `wamdiff2_core.tasks.grounding`, `distance_m`) of a planning line (`waypoints_m`), which may have none, are
+            what it shows; lines with the key `question` ask, and the wording of their answer is a class.
         validation: likewise.
-        init: checkpoint folder, or folder of an earlier run, whose vision tower is gone on with; None begins anew.
+        init: checkpoint folder, or folder of an earlier run, whose vision tower is gone on with and whose text weights
+            are kept; None begins anew.
         shape: of the model.
         images: what the model takes.
         optimizer: `vision_lr` and `merger_lr` apply; `lr` is the head's.

@@ -3,8 +3,8 @@
 The published models start from Qwen3-VL, whose vision tower has seen the world; a nano starts from noise, and a loss on
 waypoints alone leaves it blind. Here its image tokens must tell, through one linear layer, which objects lie in their
 cell of the picture, where and how far; and, through one attention pool a question, the answers of a driving QA set:
-their wording as a class, a distance in metres as a number. Text weights stay as they were drawn; the folder that is
-written is the `init` of the first stage.
+their wording as a class, a distance in metres as a number. Text weights stay as they were drawn, or as those of the
+model that is gone on with; the folder that is written is the `init` of the next stage.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from wamdiff2_core.images import make_image_processor
 from wamdiff2_core.model.vision import VisionEncoder
 from wamdiff2_core.outputs import disk_errors_named
 from wamdiff2_core.serving_record import ServingRecord
+from wamdiff2_core.tasks.grounding import pixels_from_box
 
 FAR_M = 100.0  # distances are learnt as log(1 + d) / log(1 + FAR_M)
-BOX_UNITS = 1000.0  # of `bbox_2d`: thousandths of the picture
 OVERLAP = 0.05  # share of a cell, or of the box, that makes an object one of the cell's
 RARE = 3  # wordings given less often are not classes
 SHOWN_WEIGHT = 4.0  # of a cell's label that is there, against one that is not: most are not
@@ -80,7 +80,7 @@ def read_pictures(files: Sequence[str]) -> list[Picture]:
                 picture.answers[str(sample.extra["question"])] = sample.answer
             elif "waypoints_m" in sample.extra:
                 picture.objects = [
-                    (str(o["label"]), tuple(v / BOX_UNITS for v in o["bbox_2d"]), float(o["distance_m"]))
+                    (str(o["label"]), pixels_from_box(tuple(o["bbox_2d"]), 1, 1), float(o["distance_m"]))
                     for o in sample.extra.get("objects", ())
                 ]
     pictures = [picture for picture in found.values() if picture.objects is not None or picture.answers]
@@ -200,7 +200,7 @@ class Head(nn.Module):
 
 
 class VisionPretraining:
-    """Trains the vision tower of a fresh model, on the CPU; processes share each step's pictures.
+    """Trains the vision tower of a fresh model, or of an earlier one, on the CPU; processes share each step's pictures.
 
     Attributes:
         pictures: that are learnt from.
@@ -231,7 +231,11 @@ class VisionPretraining:
             from wamdiff2_core.model.checkpoint import load_checkpoint
 
             earlier = load_checkpoint(resolve_checkpoint(config.init, "init"), dtype=torch.float32).model
-            self.model.model.visual.load_state_dict(earlier.model.visual.state_dict())
+            try:
+                self.model.load_state_dict(earlier.state_dict())
+            except RuntimeError as error:
+                raise UserError("init", "a model of this `shape`", f"{config.init}: another one",
+                                "set shape.* as it was built") from error
         visual = self.model.model.visual
         self._processor = make_image_processor(config.images, self.model.config.vision_config)
         with torch.random.fork_rng(devices=[]):
@@ -350,7 +354,7 @@ class VisionPretraining:
         }
 
     def save(self) -> Path:
-        """Write a checkpoint folder, complete or not at all: the model with its text weights as drawn, and the
+        """Write a checkpoint folder, complete or not at all: the model with its text weights as they were, and the
         trainer's state."""
         from safetensors.torch import save_file
 
@@ -359,7 +363,7 @@ class VisionPretraining:
         record = ServingRecord(
             label_alignment="shifted", block_sizes=(1,), images=self.config.images,
             mask_token_id=int(self.tokenizer.mask_token_id), eos_token_id=int(self.tokenizer.eos_token_id),
-            notes="vision tower alone: text weights are as drawn",
+            notes="vision tower alone: text weights are as they were",
         )
         draft = self._writer.draft(self.step)
         try:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from carla_bridge.collect.runner import CollectConfig
 
 WALKERS = 40
+ENCOUNTERS = 0.35
 DEFAULT_ROUTES = (ROUTES_FOLDER / "embedded-40.xml", ROUTES_FOLDER / "train.xml")
 
 
@@ -40,9 +41,10 @@ def collect(
     ] = None,
     scenarios: Annotated[bool, typer.Option(help="Play the scenarios of the routes, or leave them out.")] = True,
     encounters: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="How often somebody crosses before a vehicle of the fleet, or "
-                                                   "something stands in its lane."),
-    ] = 0.35,
+        float | None, typer.Option(min=0.0, max=1.0, show_default=str(ENCOUNTERS),
+                                   help="How often somebody crosses before a vehicle of the fleet, or something "
+                                        "stands in its lane."),
+    ] = None,
     images: Annotated[bool, typer.Option(help="Take pictures, or plan from words alone.")] = True,
     learner: Annotated[
         Path | None, typer.Option(help="Checkpoint that drives some stretches; the expert says what it should do."),
@@ -72,10 +74,13 @@ def collect(
         walkers = 0 if carla else WALKERS
     if learner is None and learner_share is not None:
         raise UserError("--learner-share", "a --learner with it", learner_share)
+    if encounters and fleet == 0:
+        raise UserError("--encounters", "0 with --fleet 0: the vehicles of the fleet have them", encounters)
     config = CollectConfig(
         routes=tuple(routes or DEFAULT_ROUTES), out=out, seed=seed, seconds=seconds, fleet=fleet, vehicles=vehicles,
-        walkers=walkers, scenarios=scenarios, encounters=encounters, images=images, learner=learner,
-        learner_share=0.5 if learner_share is None else learner_share, carla=carla, maps=maps,
+        walkers=walkers, scenarios=scenarios, encounters=ENCOUNTERS if encounters is None else encounters,
+        images=images, learner=learner, learner_share=0.5 if learner_share is None else learner_share, carla=carla,
+        maps=maps,
     )
     config.schedule()  # reads the files, so that a bad one is told before anything is begun
     with SetFolder(out, _request(config), samples) as target, _progress() as bar:

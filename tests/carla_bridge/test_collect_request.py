@@ -111,6 +111,11 @@ def test_a_learner_must_see_and_be_told_what_a_fleets_vehicle_is(nano_folder: Pa
         collect(tmp_path / "set", learner_share=0.5)
 
 
+def test_encounters_without_a_fleet_that_has_them_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="0 with --fleet 0"):
+        collect(tmp_path / "set", fleet=0, encounters=0.5)
+
+
 def test_a_learner_plans_without_looking_at_the_clock_or_the_vehicle_before(nano_folder: Path, tmp_path: Path) -> None:
     hasty = shutil.copytree(nano_folder, tmp_path / "hasty")
     record = json.loads((hasty / "wamdiff2.json").read_text())

@@ -25,6 +25,7 @@ from wamdiff2_core.cli.main import main
 from wamdiff2_core.conversations import Conversation, Turn
 from wamdiff2_core.dataset import Sample
 from wamdiff2_core.errors import UserError
+from wamdiff2_core.tasks.grounding import box_from_pixels
 
 ONE_PROCESS = SimpleNamespace(process_index=0, num_processes=1, is_main_process=True)
 COLOURS = {"red square": (220, 30, 30), "green square": (30, 200, 30)}
@@ -44,8 +45,8 @@ def write_set(folder: Path, count: int, seed: int) -> list[str]:
         if kind is not None:
             x, y, side = (int(rng.integers(*limits)) for limits in ((0, 100), (0, 40), (12, 24)))
             pixels[y : y + side, x : x + side] = COLOURS[kind]
-            box = [1000 * x / SIZE[0], 1000 * y / SIZE[1], 1000 * (x + side) / SIZE[0], 1000 * (y + side) / SIZE[1]]
-            objects = [{"label": kind, "bbox_2d": box, "distance_m": 200 / side}]
+            box = box_from_pixels(x, y, x + side, y + side, *SIZE)
+            objects = [{"label": kind, "bbox_2d": list(box), "distance_m": 200 / side}]
         name = f"images/{number:05d}.png"
         Image.fromarray(pixels).save(folder / name)
 
@@ -128,6 +129,10 @@ def test_lines_of_one_picture_belong_together(tmp_path: Path) -> None:
     for picture in pictures:
         assert picture.objects is not None
         assert picture.answers["colour"] == (picture.objects[0][0] if picture.objects else "None.")
+        pixels = np.asarray(Image.open(picture.sample.images[0]))
+        for label, (x1, y1, x2, y2), _ in picture.objects:
+            centre = pixels[round((y1 + y2) / 2 * SIZE[1]), round((x1 + x2) / 2 * SIZE[0])]
+            assert tuple(centre.tolist()) == COLOURS[label]
 
 
 def test_squares_are_learnt_on_pictures_not_seen(tmp_path: Path) -> None:
@@ -233,8 +238,10 @@ def test_a_tower_is_gone_on_with(tmp_path: Path) -> None:
     second = tmp_path / "second"
     second.mkdir()
     again = pretraining(second, train, "--init", str(tmp_path / "out"), "--run.seed", "7")
-    for name, weight in first.model.model.visual.state_dict().items():
-        assert torch.equal(weight, again.model.model.visual.state_dict()[name]), name
+    for name, weight in first.model.state_dict().items():
+        assert torch.equal(weight, again.model.state_dict()[name]), name
+    with pytest.raises(UserError, match="init: expected a model of this `shape`"):
+        pretraining(second, train, "--init", str(tmp_path / "out"), "--shape.vision_width", "64")
 
 
 @pytest.mark.parametrize(
