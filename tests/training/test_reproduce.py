@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
+from safetensors.torch import load_file
 
 from training.checkpoints import checkpoints, step_of
 from training.reproduce.command import reproduce
@@ -75,6 +77,20 @@ def test_the_same_command_again_trains_and_measures_nothing(
     monkeypatch.setattr("training.evaluate.decode_samples", lambda *_, **__: pytest.fail("measured again"))
     assert table(out, "adaptation") == result
     assert states(out) == before
+
+
+@pytest.mark.slow
+def test_a_given_parent_is_what_stages_start_from(adapted: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    parent = adapted[0] / "stages" / "seed-0" / "ar"
+    given = ["steps", *SMALL, "--out", str(tmp_path), "--parent", str(parent)]
+    assert not any(line.startswith("ar:") for line in run(*given, "--dry-run").splitlines())
+    assert str(parent) in run(*given)
+    assert {folder.name for folder in (tmp_path / "stages" / "seed-0").iterdir()} == {"b4", "chain_b8", "chain_b16",
+                                                                                     "chain_b32"}
+    # One seed of the same stage from the same weights.
+    ours, theirs = (load_file(checkpoints(out / "stages" / "seed-0" / "b4")[-1] / "model.safetensors")
+                    for out in (tmp_path, adapted[0]))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
 @pytest.mark.slow
@@ -187,6 +203,8 @@ def test_waypoints_are_compared_on_samples_that_every_row_can_read() -> None:
     (["adaption"], "did you mean 'adaptation'"),
     (["steps", "--scale", "debug", "--validation", "none.jsonl"], "no such file"),
     (["steps", "--scale", "debug", "--data", "none.jsonl"], "data.train"),
+    (["steps", "--parent", "checkpoints/wamdiff2-nano"], "--parent: expected the folder of an autoregressive model"),
+    (["teacher", "--large-parent", "checkpoints"], "--large-parent: expected .*, without wamdiff2.json"),
 ])
 def test_wrong_use_is_told(arguments: list[str], expected: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=expected):

@@ -25,6 +25,11 @@ def reproduce(
     steps: Annotated[int, typer.Option(
         min=0, help="Steps of the autoregressive parent; all stages keep their proportion to it. 0: as configured.")
     ] = 0,
+    parent: Annotated[str | None, typer.Option(
+        help="Checkpoint folder of an autoregressive model that all stages start from, instead of training one.",
+        show_default=False)] = None,
+    large_parent: Annotated[str | None, typer.Option(
+        help="Likewise, of the larger model that teaches across scales.", show_default=False)] = None,
     limit: Annotated[int, typer.Option(min=0, help="First validation samples only; 0 for all.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder of all tables and their stages; runs/reproduce/SCALE.",
                                              show_default=False)] = None,
@@ -38,7 +43,7 @@ def reproduce(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from training.reproduce.measure import Examiner
-    from training.reproduce.recipes import Workshop, needed
+    from training.reproduce.recipes import Workshop
     from training.reproduce.runs import StoppedError, train_stages
     from training.reproduce.tables import TABLES
     from wamdiff2_core.errors import ExitCode, unknown_name
@@ -47,8 +52,12 @@ def reproduce(
     if table not in TABLES:
         raise unknown_name("TABLE", table, TABLES)
     asked = TABLES[table]
-    workshop = Workshop((out or Path("runs/reproduce") / scale).resolve(), scale, data, validation, steps)
-    recipes = needed(row.stage for row in asked.rows)
+    given = {"ar": (parent, "--parent"), "large_ar": (large_parent, "--large-parent")}
+    workshop = Workshop(
+        (out or Path("runs/reproduce") / scale).resolve(), scale, data, validation, steps,
+        {name: autoregressive(folder, option) for name, (folder, option) in given.items() if folder is not None},
+    )
+    recipes = workshop.trained(row.stage for row in asked.rows)
     if dry_run:
         for line in plan_lines(workshop, recipes, seeds):
             typer.echo(line)
@@ -73,6 +82,24 @@ def reproduce(
     write(result, folder)
     typer.echo(markdown(result))
     console.print(f"{folder}/table.json, table.md, plot.png")
+
+
+def autoregressive(name: str, option: str) -> Path:
+    """The checkpoint folder that an option names.
+
+    Raises:
+        UserError: it holds no autoregressive model with a serving record.
+    """
+    from training.checkpoints import resolve_checkpoint
+    from wamdiff2_core.errors import UserError
+    from wamdiff2_core.serving_record import RECORD_NAME, ServingRecord
+
+    folder = resolve_checkpoint(name, option)
+    record = ServingRecord.load(folder)
+    if record is None or record.label_alignment != "shifted":
+        raise UserError(option, "the folder of an autoregressive model",
+                        f"{name}, " + (f"without {RECORD_NAME}" if record is None else "a block-diffusion model"))
+    return folder
 
 
 def plan_lines(workshop: Workshop, recipes: list[Recipe], seeds: int) -> list[str]:
@@ -118,6 +145,7 @@ def measured(table: Table, examiner: Examiner, seeds: int, progress: Any) -> dic
     about = {
         "scale": workshop.scale, "seeds": list(range(seeds)), "steps": workshop.steps,
         "data": None if workshop.data is None else str(workshop.data), "validation": str(examiner.file),
+        "given": {name: str(folder) for name, folder in workshop.given.items()},
         "limit": examiner.limit,
     }
     return result_of(table, metrics, values, about)

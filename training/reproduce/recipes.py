@@ -108,6 +108,7 @@ class Workshop:
         scale: folder of configurations.
         data, validation: conversation files; None takes the configurations' own.
         steps: of the stage `ar`; the others keep their proportion to it. 0 takes the configurations' own.
+        given: checkpoint folder by the name of a recipe that is not trained here, for all seeds.
     """
 
     out: Path
@@ -115,10 +116,15 @@ class Workshop:
     data: Path | None = None
     validation: Path | None = None
     steps: int = 0
+    given: Mapping[str, Path] = field(default_factory=dict)
+
+    def trained(self, names: Iterable[str]) -> list[Recipe]:
+        """Recipes with all that they build on, each after what it builds on, without what is given."""
+        return [recipe for recipe in needed(names) if recipe.name not in self.given]
 
     def folder(self, name: str, seed: int) -> Path:
         """Folder of a stage."""
-        return self.out / "stages" / f"seed-{seed}" / name
+        return self.given.get(name) or self.out / "stages" / f"seed-{seed}" / name
 
     def _file(self, name: str) -> Path:
         return CONFIGS / self.scale / f"{name}.yaml"

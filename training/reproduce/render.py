@@ -49,7 +49,8 @@ def markdown(result: dict[str, Any]) -> str:
     header = ["", *(c["title"] for c in columns), *(f"paper: {c['paper']}" for c in compared)]
     lines = [f"# {result['table']}: {result['title']}", "",
              f"{result['source']} of the paper, at scale {result['scale']}: mean and standard deviation of {seeds} "
-             f"{'seed' if seeds == 1 else 'seeds'}, {result['samples']} validation samples.", "",
+             f"{'seed' if seeds == 1 else 'seeds'}, {result['samples']} validation samples."
+             + "".join(f" `{name}` is {folder}." for name, folder in result["given"].items()), "",
              _line(header), _line(["---"] * len(header))]
     for row in result["rows"]:
         ours = [_shown(row["figures"][c["key"]]) for c in columns]
