@@ -2,7 +2,8 @@
 
     python -m benchmarks.warm_start --data data/nano2-val/samples.jsonl --pairs 96
 
-Pairs are frames of one car, one waypoint's time apart, of samples that carry `episode`, `vehicle`, `route` and `t_s`.
+Pairs are frames of one car, one waypoint's time apart, of samples that carry `episode`, `vehicle`, `route` and `t_s`;
+the set must be of one `collect`, and pictures from beside the vehicle are left out.
 An unreadable answer counts as a car that stays where it is.
 """
 
@@ -33,6 +34,8 @@ def consecutive(samples: list[Sample], dt_s: float) -> list[tuple[Sample, Sample
     last: dict[tuple[object, ...], Sample] = {}
     pairs = []
     for sample in samples:
+        if "camera_aside" in sample.extra:
+            continue  # its plan is that of another place
         car = tuple(sample.extra.get(key) for key in ("episode", "vehicle", "route"))
         before = last.get(car)
         if before is not None and abs(sample.extra["t_s"] - before.extra["t_s"] - dt_s) < 1e-6:

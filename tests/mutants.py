@@ -67,10 +67,18 @@ MUTANTS = (
     ),
     Mutant(
         "collect",
-        "labels brake for somebody who was not there yet",
-        "carla_bridge/collect/episode.py",
-        "[pose.x_m, pose.y_m])) < SEEN_M:\n                pilot.disturbed()",
-        "[pose.x_m, pose.y_m])) < SEEN_M:\n                pass",
+        "the label of a picture from beside begins where the vehicle is",
+        "carla_bridge/collect/pilot.py",
+        "return self.plan if self.aside == NOWHERE else rejoined(self.plan, self.aside)",
+        "return self.plan",
+        "tests/carla_bridge/test_collect_labels.py",
+    ),
+    Mutant(
+        "collect",
+        "people are said to be on the side of the path, not of the picture",
+        "carla_bridge/collect/questions.py",
+        "left_px + right_px < NANO_CAMERA.width_px",
+        "person.left_m > 0",
         "tests/carla_bridge/test_collect_labels.py",
     ),
     Mutant(

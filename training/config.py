@@ -314,7 +314,8 @@ class VisionConfig(Strict):
         out: folder of checkpoints and log.
         train: conversation files. Lines of one picture belong together: `objects` (`label`, `bbox_2d` as in answers of
             `wamdiff2_core.tasks.grounding`, `distance_m`) of a planning line (`waypoints_m`), which may have none, are
-            what it shows; lines with the key `question` ask, and the wording of their answer is a class.
+            what it shows, and of `unsure_objects` nothing is said; lines with the key `question` ask, and the wording
+            of their answer is a class.
         validation: likewise.
         init: checkpoint folder, or folder of an earlier run, whose vision tower is gone on with and whose text weights
             are kept; None begins anew.

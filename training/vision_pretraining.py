@@ -15,7 +15,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,7 @@ FAR_M = 100.0  # distances are learnt as log(1 + d) / log(1 + FAR_M)
 OVERLAP = 0.05  # share of a cell, or of the box, that makes an object one of the cell's
 RARE = 3  # wordings given less often are not classes
 SHOWN_WEIGHT = 4.0  # of a cell's label that is there, against one that is not: most are not
+Object = tuple[str, tuple[float, float, float, float], float]
 _METRES = re.compile(r"\d+(?= m\b)")
 
 
@@ -57,11 +58,13 @@ class Picture:
         sample: a line that shows it.
         objects: (label, box (x1, y1, x2, y2) in shares of the picture, metres); None where no line says.
         answers: by question.
+        unsure: as `objects`, of what cannot be told for sure: it may be named, or not.
     """
 
     sample: Sample
-    objects: list[tuple[str, tuple[float, float, float, float], float]] | None = None
+    objects: list[Object] | None = None
     answers: dict[str, str] = field(default_factory=dict)
+    unsure: list[Object] = field(default_factory=list)
 
 
 def read_pictures(files: Sequence[str]) -> list[Picture]:
@@ -79,15 +82,17 @@ def read_pictures(files: Sequence[str]) -> list[Picture]:
             if "question" in sample.extra:
                 picture.answers[str(sample.extra["question"])] = sample.answer
             elif "waypoints_m" in sample.extra:
-                picture.objects = [
-                    (str(o["label"]), pixels_from_box(tuple(o["bbox_2d"]), 1, 1), float(o["distance_m"]))
-                    for o in sample.extra.get("objects", ())
-                ]
+                picture.objects = _objects(sample.extra.get("objects", ()))
+                picture.unsure = _objects(sample.extra.get("unsure_objects", ()))
     pictures = [picture for picture in found.values() if picture.objects is not None or picture.answers]
     if not pictures:
         raise UserError(", ".join(files) or "train", "lines with `objects` or `question`", "none",
                         "wamdiff2 collect writes them")
     return pictures
+
+
+def _objects(found: Iterable[Mapping[str, Any]]) -> list[Object]:
+    return [(str(o["label"]), pixels_from_box(tuple(o["bbox_2d"]), 1, 1), float(o["distance_m"])) for o in found]
 
 
 @dataclass(frozen=True)
@@ -119,7 +124,7 @@ class Targets:
     """What is to be told of N pictures of R x C cells.
 
     Attributes:
-        shown: (N, R * C, labels) 0 or 1.
+        shown: (N, R * C, labels) 0 or 1; NaN where nobody is sure.
         told: (N,) whether the objects of the picture are known.
         nearest: (N, R * C, 5) of the nearest object with its centre in the cell: centre in the cell (x, y), width and
             height (log of cells), distance; NaN without one.
@@ -152,16 +157,15 @@ def targets(pictures: Sequence[Picture], classes: Classes, rows: int, columns: i
     nearest = np.full((count, cells, 5), np.nan, np.float32)
     answers = np.full((count, len(classes.answers)), -1, np.int64)
     distances = np.full((count, len(classes.answers)), np.nan, np.float32)
-    left, top = np.arange(columns) / columns, np.arange(rows) / rows
     for n, picture in enumerate(pictures):
-        for label, (x1, y1, x2, y2), distance in sorted(picture.objects or (), key=lambda o: -o[2]):
+        for label, box, _ in picture.unsure:
+            if label in classes.labels:
+                shown[n, _overlapped(box, rows, columns), classes.labels.index(label)] = np.nan
+        for label, box, distance in sorted(picture.objects or (), key=lambda o: -o[2]):
             if label not in classes.labels:
                 continue
-            wide = np.clip(np.minimum(x2, left + 1 / columns) - np.maximum(x1, left), 0, None)
-            high = np.clip(np.minimum(y2, top + 1 / rows) - np.maximum(y1, top), 0, None)
-            share = high[:, None] * wide[None]
-            enough = OVERLAP * min(1 / cells, (x2 - x1) * (y2 - y1))
-            shown[n, :, :, classes.labels.index(label)] += share > enough
+            shown[n, _overlapped(box, rows, columns), classes.labels.index(label)] = 1
+            x1, y1, x2, y2 = box
             x, y = (x1 + x2) / 2 * columns, (y1 + y2) / 2 * rows
             column, row = min(int(x), columns - 1), min(int(y), rows - 1)
             nearest[n, row * columns + column] = (
@@ -174,9 +178,18 @@ def targets(pictures: Sequence[Picture], classes: Classes, rows: int, columns: i
                 answers[n, q], distances[n, q] = known.index(words), distance
     told = np.array([picture.objects is not None for picture in pictures])
     return Targets(
-        torch.from_numpy(np.minimum(shown, 1).reshape(count, cells, -1)), torch.from_numpy(told),
+        torch.from_numpy(shown.reshape(count, cells, -1)), torch.from_numpy(told),
         torch.from_numpy(nearest), torch.from_numpy(answers), torch.from_numpy(distances),
     )
+
+
+def _overlapped(box: tuple[float, float, float, float], rows: int, columns: int) -> np.ndarray:
+    """(R, C) whether a box takes enough of a cell, or the cell of the box."""
+    x1, y1, x2, y2 = box
+    left, top = np.arange(columns) / columns, np.arange(rows) / rows
+    wide = np.clip(np.minimum(x2, left + 1 / columns) - np.maximum(x1, left), 0, None)
+    high = np.clip(np.minimum(y2, top + 1 / rows) - np.maximum(y1, top), 0, None)
+    return np.asarray(high[:, None] * wide[None] > OVERLAP * min(1 / (rows * columns), (x2 - x1) * (y2 - y1)))
 
 
 class Head(nn.Module):
@@ -315,9 +328,9 @@ class VisionPretraining:
         cells, answers, wanted = self._told(pictures)
         labels = len(self.classes.labels)
         known = wanted.told
-        shown = functional.binary_cross_entropy_with_logits(
-            cells[known][..., :labels], wanted.shown[known], reduction="sum",
-            pos_weight=torch.tensor(SHOWN_WEIGHT),
+        shown, sure = cells[known][..., :labels], ~wanted.shown[known].isnan()
+        objects = functional.binary_cross_entropy_with_logits(
+            shown[sure], wanted.shown[known][sure], reduction="sum", pos_weight=torch.tensor(SHOWN_WEIGHT),
         ) / max(1, int(known.sum()))
         there = ~wanted.nearest[..., 0].isnan()
         places = functional.smooth_l1_loss(cells[there][:, labels:], wanted.nearest[there], beta=0.1)
@@ -329,7 +342,7 @@ class VisionPretraining:
         measured = ~wanted.distances.isnan()
         zero = cells.sum() * 0
         return {
-            "objects": shown, "places": places if there.any() else zero,
+            "objects": objects, "places": places if there.any() else zero,
             "answers": torch.stack(entropies).mean() if entropies else zero,
             "distances": functional.smooth_l1_loss(said[measured], wanted.distances[measured], beta=0.1)
             if measured.any() else zero,
@@ -346,7 +359,8 @@ class VisionPretraining:
                 known = wanted.answers[:, q] >= 0
                 right[question] += int((answers[q][:, :-1].argmax(-1) == wanted.answers[:, q])[known].sum())
                 asked[question] += int(known.sum())
-            guess, truth = cells[wanted.told][..., :labels] > 0, wanted.shown[wanted.told] > 0
+            truth = wanted.shown[wanted.told]
+            guess, truth = (cells[wanted.told][..., :labels] > 0) & ~truth.isnan(), truth > 0
             hits, shown, said = hits + int((guess & truth).sum()), shown + int(truth.sum()), said + int(guess.sum())
         return {
             "recall": round(hits / max(1, shown), 4), "precision": round(hits / max(1, said), 4),

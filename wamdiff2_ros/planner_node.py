@@ -38,6 +38,7 @@ from wamdiff2.msg import Navigation as NavigationMsg
 from wamdiff2.msg import Plan as PlanMsg
 
 from wamdiff2_core.errors import ExitCode, UserError
+from wamdiff2_core.tasks.planning import check_drivable
 from wamdiff2_core.threads import wait_without_spinning
 from wamdiff2_core.types import CameraFrame, Check, EgoState, Navigation, Observation, Plan
 from wamdiff2_ros import conversions, params, qos
@@ -257,18 +258,13 @@ class PlannerNode(Node):
 
 
 def refuse_unserved(planner: Planner) -> None:
-    """Raise `UserError` for a planner that the node's topics do not feed.
-
-    That is one with several cameras, and one with a NAVSIM prompt: Odometry has no acceleration, which those prompts
-    tell, and their waypoints are of the rear axle, not of the vehicle's centre.
-    """
+    """Raise `UserError` for a planner that the node's topics do not feed: with several cameras, or NAVSIM's prompt."""
     if len(planner.rig) > 1:
         names = ", ".join(camera.name for camera in planner.rig)
         raise UserError("parameter planner", "a checkpoint with one camera", f"one with {names}")
     task = planner.record.planning if planner.record is not None else None
-    if task is not None and task.prompt != "bench2drive":
-        raise UserError("parameter planner", "a checkpoint with the bench2drive prompt", f"one with {task.prompt}",
-                        "that prompt tells an acceleration, which odometry does not have")
+    if task is not None:
+        check_drivable(task, "parameter planner")
 
 
 def planner_from(settings: params.PlannerParameters) -> Planner:

@@ -17,6 +17,7 @@ from carla_bridge.agent_server.protocol import MAX_BODY_BYTES, MAX_HELLO_BYTES, 
 from carla_bridge.agent_server.session import AgentSession, Driving, leaderboard_sensors
 from wamdiff2_core.errors import InfrastructureError, UserError
 from wamdiff2_core.planner import Planner
+from wamdiff2_core.tasks.planning import check_drivable
 from wamdiff2_core.types import Observation, Plan
 
 LOG = logging.getLogger(__name__)
@@ -40,12 +41,15 @@ class AgentServer:
         """Bind; `planner` must have a rig, `source` names it to the agents.
 
         Raises:
+            UserError: the planner's answers are not to be driven as they are.
             InfrastructureError: the port is taken.
         """
         from carla_bridge.nano import NANO_CAMERA, NANO_TASK
 
         self._planner, self._source, self._closed = planner, source, False
         task = planner.record.planning if planner.record is not None else None
+        if task is not None:
+            check_drivable(task, "--checkpoint")
         rig, rule = planner.rig or (NANO_CAMERA,), (task or NANO_TASK).target_rule
         self._driving = Driving(self._plan, rig, rule, every_ticks, jpeg_quality)
         self._turn, self._places = threading.Lock(), threading.Semaphore(MAX_CONNECTIONS)

@@ -13,6 +13,7 @@ from carla_bridge.nano import NANO_CAMERA, NANO_TASK
 from wamdiff2_core.config import CameraSpec, TargetRule
 from wamdiff2_core.errors import UserError, unknown_name
 from wamdiff2_core.serving_record import ServingRecord
+from wamdiff2_core.tasks.planning import check_drivable
 
 NANO_FOLDER = Path("checkpoints") / "wamdiff2-nano"
 BUILT_IN = ("none", "expert", "route-only", "constant-velocity")
@@ -86,6 +87,7 @@ class AgentChoice:
             return cls(spec, "checkpoint", folder=folder)
         if record.planning is None:
             raise UserError("--planner", "a checkpoint that was trained to plan", str(folder))
+        check_drivable(record.planning, "--planner")
         if len(record.rig) > 1:
             raise UserError("--planner", "a checkpoint with one camera", [camera.name for camera in record.rig])
         camera = record.rig[0] if record.rig else NANO_CAMERA

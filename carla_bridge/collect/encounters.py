@@ -42,7 +42,6 @@ PASSING_M = 25.0  # of straight lane behind an obstacle, without a junction: it 
 PASSED_M, CLEAR_M = 12.0, 13.0
 AGAIN_S = 4.0
 PATIENCE_S, BEFORE_M = 8.0, 20.0  # a vehicle that has stood for so long, so near, learns nothing more here
-SEEN_M = 60.0  # who is nearer than this to something that appears or vanishes has a future that nobody could foresee
 ROLE = "scenario no lights"
 
 
@@ -77,7 +76,6 @@ class Encounters:
         self._found: dict[int, _Encounter] = {}
         self._pauses_s: dict[int, float] = {}
         self.note = ""
-        self._changes: list[tuple[np.ndarray, int | None]] = []
 
     def begin(
         self, number: int, route: RoutePlan, speed_mps: float, around: Surroundings, keep_off: RoutePlan | None = None
@@ -116,7 +114,6 @@ class Encounters:
         encounter = self._crossing(place) if crosses else self._obstacle(place)
         if encounter.actors:
             self._found[number] = encounter
-            self._changes.append((place.spot.xy_m, None))
 
     def step(
         self, number: int, route: RoutePlan, progress_m: float, ego: EgoState, standing_s: float, around: Surroundings,
@@ -143,9 +140,9 @@ class Encounters:
             return
         here = np.array([ego.map_from_base.x_m, ego.map_from_base.y_m])
         away_m = math.hypot(*(encounter.meeting.xy_m - here))
-        if away_m > PASSED_M and encounter.meeting.is_passed(here):
-            self.end(number, behind=True)
-        elif standing_s > PATIENCE_S and away_m < BEFORE_M:
+        passed = away_m > PASSED_M and encounter.meeting.is_passed(here)
+        stuck = standing_s > PATIENCE_S and away_m < BEFORE_M
+        if passed or stuck:
             self.end(number)
         elif encounter.crossing is not None:
             arrives_m = max(encounter.nearest_m, encounter.arrival_s * max(0.0, ego.speed_mps))
@@ -153,17 +150,11 @@ class Encounters:
             if encounter.sets_off and not encounter.crossing.done:
                 encounter.crossing.step(self._stage, around)
 
-    def end(self, number: int, *, behind: bool = False) -> None:
-        """Take away what a vehicle has met; `behind` tells that it lies behind it."""
+    def end(self, number: int) -> None:
+        """Take away what a vehicle has met."""
         encounter = self._found.pop(number, None)
         if encounter is not None:
             self._stage.remove(encounter.actors)
-            self._changes.append((encounter.meeting.xy_m, number if behind else None))
-
-    def take_changes(self) -> list[tuple[np.ndarray, int | None]]:
-        """Where (2,) something has come or gone since the last call, and which vehicle that is not to affect."""
-        taken, self._changes = self._changes, []
-        return taken
 
     def flush(self, around: Surroundings) -> None:
         """Send the commands of this tick."""

@@ -18,10 +18,10 @@ import simplejpeg
 from carla_bridge.client.client import Simulation
 from carla_bridge.client.server_watch import Fault
 from carla_bridge.client.surroundings import Surroundings
-from carla_bridge.collect.encounters import SEEN_M, Encounters
+from carla_bridge.collect.encounters import Encounters
 from carla_bridge.collect.fleet import Fleet, Picture, seen_by
 from carla_bridge.collect.perturbation import NOWHERE, beside, draw_camera, draw_push
-from carla_bridge.collect.pilot import HORIZON_TICKS, TICK_S, Labelled, Moment, Pilot
+from carla_bridge.collect.pilot import TICK_S, Moment, Pilot
 from carla_bridge.collect.records import Record, record_of
 from carla_bridge.collect.schedule import SPELL_S, Episode
 from carla_bridge.collect.sight import look
@@ -165,8 +165,8 @@ class _Drive:
             self._fleet.flush()
             self._encounters.flush(around)
             frame = self._simulation.tick()
-            for tick in range(1, ticks + HORIZON_TICKS + 1):  # the cameras have fired just before
-                self._tick(tick, frame, sampling=tick <= ticks)
+            for tick in range(1, ticks + 1):  # the cameras have fired just before
+                self._tick(tick, frame)
                 frame = self._simulation.tick()
             for number, pilot in self._pilots.items():
                 if pilot.route is not None:
@@ -184,7 +184,7 @@ class _Drive:
         while not self._fleet.learn_phases(self._simulation.tick().frame, strict=self._world.embedded):
             pass
 
-    def _tick(self, tick: int, frame: Any, sampling: bool) -> None:
+    def _tick(self, tick: int, frame: Any) -> None:
         snapshot = self._simulation.world.get_snapshot()
         around = self._simulation.surroundings()
         if tick % round(SPELL_S / TICK_S) == 0 and tick > 0:
@@ -202,7 +202,7 @@ class _Drive:
                     number, pilot.route, progress_m, egos[number], pilot.standing_s, around, self._kept_off
                 )
         sight = None
-        if sampling and pictures:
+        if pictures:
             places = np.array([[ego.map_from_base.x_m, ego.map_from_base.y_m] for ego in egos.values()])
             sight = self._fleet.things(snapshot, around, places)
         for number, pilot in self._pilots.items():
@@ -214,35 +214,23 @@ class _Drive:
                 self._begin(number, pilot, around)
             elif pilot.route is not None and (planning or pilot.actor_id in pictures):
                 self._think(tick, number, pilot, ego, own, pictures.get(pilot.actor_id), sight,
-                            sampling and pilot.wanted and (due or pilot.actor_id in pictures))
+                            pilot.wanted and (due or pilot.actor_id in pictures))
             quiet = planning and _gap_m(own) > QUIET_M
             if planning:
                 pilot.quiet = quiet
             command = pilot.command(ego, pilot.quiet)
             if number == 0 and self._engine is not None:
-                given = self._engine.disturb(command)
-                if given != command and pilot.route is not None:
-                    pilot.disturbed()
-                command = given
+                command = self._engine.disturb(command)
             self._fleet.drive(pilot.actor_id, command)
             if (tick + 1) % SAMPLE_EVERY_TICKS == 0:
                 self._decide(pilot, ego)
         self._fleet.flush()
         self._encounters.flush(around)
-        for place_m, number in self._encounters.take_changes():
-            self._note_change(place_m, number, egos)
 
     @property
     def _kept_off(self) -> RoutePlan | None:
         """The route whose scenarios are still being played."""
         return None if self._engine is None else self._plan
-
-    def _note_change(self, place_m: np.ndarray, unaffected: int | None, egos: dict[int, EgoState]) -> None:
-        """What is driven near something that has come or gone is no label for a picture of before."""
-        for number, pilot in self._pilots.items():
-            pose = egos[number].map_from_base
-            if number != unaffected and math.hypot(*(place_m - [pose.x_m, pose.y_m])) < SEEN_M:
-                pilot.disturbed()
 
     def _drop_lost(self, snapshot: Any) -> None:
         """Go on without vehicles that a scenario has taken away to make room, as it does with background traffic."""
@@ -278,7 +266,6 @@ class _Drive:
             there = self._fleet.pushed(around, pilot.actor_id, ego.map_from_base, aside)
             if there is not None and abs(ego.speed_mps) > 1.0:
                 self._fleet.place(pilot.actor_id, there, ego.speed_mps * factor)
-                pilot.disturbed()
 
     def _note_moment(
         self, tick: int, number: int, pilot: Pilot, ego: EgoState, navigation: Any, picture: Picture | None, sight: Any
@@ -343,13 +330,13 @@ class _Drive:
             self._engine.close()
             self._engine = None
 
-    def _take(self, number: int, labelled: Sequence[Labelled]) -> None:
+    def _take(self, number: int, moments: Sequence[Moment]) -> None:
         self._encounters.end(number)
-        for found in labelled:
-            t_s = found.moment.extra["t_s"]
+        for moment in moments:
+            t_s = moment.extra["t_s"]
             draws = np.random.default_rng([self._episode.seed, 1, number, round(t_s / TICK_S)])
             record_id = f"{self._episode.index:05d}-{round(t_s / TICK_S):04d}-{number:02d}"
-            record = record_of(record_id, found, self._weather(round(t_s / TICK_S)), draws)
+            record = record_of(record_id, moment, self._weather(round(t_s / TICK_S)), draws)
             self._found.append((t_s, number, record))
 
     def _weather(self, tick: int) -> Any:

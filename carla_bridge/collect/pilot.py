@@ -3,10 +3,9 @@
 A planner in training may drive instead, while the expert says at every moment what it would do (DAgger, Ross et al.
 2011, arXiv 1011.0686): so it learns the way out of what it gets itself into.
 
-A stretch ends with its route, when the vehicle touches something, leaves its path or stands too long; its moments then
-get their labels. The label is what the vehicle really did in the next three seconds. Where that is not known, or was
-disturbed on purpose, or the vehicle stood and something that could not be foreseen let it go, it is what the expert
-planned at that moment.
+A stretch ends with its route, when the vehicle touches something, leaves its path or stands too long. The label of a
+moment is what the expert plans there, which is what it drives by. What was driven afterwards is no label: it depends on
+what could not be foreseen, such as a light that changes or somebody who turns back, and on disturbances.
 """
 
 from __future__ import annotations
@@ -24,16 +23,14 @@ from carla_bridge.client.surroundings import Surroundings
 from carla_bridge.client.vehicle_control import HOLD
 from carla_bridge.collect.perturbation import NOWHERE, STALLED_MPS, Aside, NoiseBursts, Stalls, rejoined
 from carla_bridge.collect.sight import Seen
-from carla_bridge.collect.situation import STANDING_MPS, STANDING_WAY_M, Situation, read_situation, way_m
+from carla_bridge.collect.situation import STANDING_MPS, Situation, read_situation
 from carla_bridge.nano import NANO_TASK
 from carla_bridge.routes.navigation import Navigator, RoutePlan
 from wamdiff2_core.control.controller import Controller, PlanInMap
-from wamdiff2_core.frames import inverse, transform_points
-from wamdiff2_core.types import EgoState, Navigation, Plan, Pose2D, VehicleCommand, Waypoints
+from wamdiff2_core.types import EgoState, Navigation, Plan, VehicleCommand, Waypoints
 
 TICK_S = 0.05
-LABEL_TICKS = round(NANO_TASK.dt_s / TICK_S)
-HORIZON_TICKS = LABEL_TICKS * NANO_TASK.waypoints
+CONTACT_S = 3.0  # before a contact, in which the expert's plans are not to be learnt
 MAX_DEVIATION_M, LONGEST_STAND_S, LEARNER_STAND_S = 6.0, 40.0, 15.0
 END_GAP_M = 3.0
 
@@ -51,7 +48,7 @@ class State:
 
 @dataclass(frozen=True)
 class Moment:
-    """A sample without its label.
+    """What one sample is made of.
 
     Attributes:
         tick: of the stretch.
@@ -79,20 +76,10 @@ class Moment:
     deviation_m: float
     extra: dict[str, Any]
 
-
-@dataclass(frozen=True)
-class Labelled:
-    """A moment with what was driven, seen from where the picture was taken.
-
-    Attributes:
-        moment: the moment.
-        waypoints: the answer.
-        source: `driven` or `plan`.
-    """
-
-    moment: Moment
-    waypoints: Waypoints
-    source: str
+    @property
+    def label(self) -> Waypoints:
+        """The expert's plan, from where the picture was taken."""
+        return self.plan if self.aside == NOWHERE else rejoined(self.plan, self.aside)
 
 
 class Pilot:
@@ -109,6 +96,7 @@ class Pilot:
         situation: of the latest plan.
         plan_now: the latest plan's waypoints.
         standing_s: how long it has been standing.
+        tick: number of the present tick in the stretch.
         aside: from where the next picture is taken.
         camera_at: where the camera is; None while it looks away.
         quiet: whether nobody is so near that a disturbance may hit.
@@ -126,14 +114,8 @@ class Pilot:
         self.plan_now: Waypoints | None = None
         self.standing_s = 0.0
         self._expert = PrivilegedExpert()
-        self._track: list[Pose2D] = []
-        self._disturbed: list[int] = []
+        self.tick = -1
         self._moments: list[Moment] = []
-
-    @property
-    def tick(self) -> int:
-        """Number of the present tick in the stretch."""
-        return len(self._track) - 1
 
     def begin(self, route: RoutePlan, *, learner_drives: bool = False) -> None:
         """Take a route, at whose start the vehicle is."""
@@ -143,12 +125,12 @@ class Pilot:
         self.navigator = Navigator(route, NANO_TASK.target_rule)
         self._controller, self._in_force = Controller(), None
         self._noise, self._stalls = NoiseBursts(self.rng), Stalls(self.rng)
-        self._track, self._disturbed, self._moments = [], [], []
+        self.tick, self._moments = -1, []
         self.situation, self.plan_now, self.standing_s = None, None, 0.0
 
     def see(self, ego: EgoState) -> None:
         """Take the state of a tick."""
-        self._track.append(ego.map_from_base)
+        self.tick += 1
         self.standing_s = self.standing_s + TICK_S if abs(ego.speed_mps) < STANDING_MPS else 0.0
 
     def replan(self, ego: EgoState, around: Surroundings) -> Navigation:
@@ -180,17 +162,9 @@ class Pilot:
             self._stalls.begin()
         wanted = self._controller.step(self._in_force, ego, ego.stamp_ns)
         if self.learner_drives:
-            self.disturbed()
             return wanted
         noisy = self._noise.disturb(wanted, ego.speed_mps, noise_allowed)
-        given = self._stalls.disturb(noisy, ego.speed_mps, noise_allowed)
-        if given != wanted:
-            self.disturbed()
-        return given
-
-    def disturbed(self) -> None:
-        """Note that what is driven from this tick on is not only the expert's doing."""
-        self._disturbed.append(self.tick)
+        return self._stalls.disturb(noisy, ego.speed_mps, noise_allowed)
 
     def note(self, moment: Moment) -> None:
         """Keep a moment until the stretch ends."""
@@ -204,31 +178,16 @@ class Pilot:
         return (navigator.progress_m > self.route.length_m - END_GAP_M or navigator.deviation_m > MAX_DEVIATION_M
                 or self.standing_s > (LEARNER_STAND_S if self.learner_drives else LONGEST_STAND_S))
 
-    def end(self, *, touched: bool = False) -> list[Labelled]:
+    def end(self, *, touched: bool = False) -> list[Moment]:
         """End the stretch.
 
         Args:
             touched: whether it ends with a contact; what led there is not to be learnt, if the expert drove.
 
         Returns:
-            Its moments with labels.
+            Its moments.
         """
-        last = self.tick - (HORIZON_TICKS if touched and not self.learner_drives else 0)
-        found = [self._labelled(moment) for moment in self._moments if moment.tick <= last]
+        last = self.tick - (round(CONTACT_S / TICK_S) if touched and not self.learner_drives else 0)
+        found = [moment for moment in self._moments if moment.tick <= last]
         self.route, self._moments, self.learner_drives = None, [], False
         return found
-
-    def _labelled(self, moment: Moment) -> Labelled:
-        waypoints, source = moment.plan, "plan"
-        until = moment.tick + HORIZON_TICKS
-        if until < len(self._track) and not any(moment.tick <= tick < until for tick in self._disturbed):
-            places = [self._track[moment.tick + (k + 1) * LABEL_TICKS] for k in range(NANO_TASK.waypoints)]
-            driven = Waypoints(transform_points(
-                inverse(moment.ego.map_from_base), np.array([[place.x_m, place.y_m] for place in places]),
-            ), NANO_TASK.dt_s)
-            stays = abs(moment.ego.speed_mps) < STANDING_MPS and way_m(moment.plan) < STANDING_WAY_M
-            if not (stays and way_m(driven) >= STANDING_WAY_M):
-                waypoints, source = driven, "driven"
-        if moment.aside != NOWHERE:
-            waypoints = rejoined(waypoints, moment.aside)
-        return Labelled(moment, waypoints, source)

@@ -86,7 +86,7 @@ def _tile(sample: Sample, asked: Sequence[str]) -> Image.Image:
     for x, y in _path_px(sample.extra):
         draw.ellipse((SCALE * x - 3, SCALE * y - 3, SCALE * x + 3, SCALE * y + 3), outline=PATH_COLOR, width=2)
     extra = sample.extra
-    words = f"{extra['situation']} {extra['weather']} {extra['speed_mps']:.1f} m/s {extra['label']}"
+    words = f"{extra['situation']} {extra['weather']} {extra['speed_mps']:.1f} m/s"
     lines = [words, *textwrap.wrap(asked[0] if asked else "", 80)[:2]]
     for k, line in enumerate(lines):
         draw.text((3, height * SCALE + 1 + 14 * k), line, fill="#e0e0e0")

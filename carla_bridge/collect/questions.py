@@ -154,7 +154,7 @@ def pedestrian(scene: QuestionScene) -> str | None:
     first = people[0]
     if not scene.shows(first.id) or any(not scene.shows(other.id) for other in people[1:]):
         return None
-    return f"Yes, {_side(first)}, {metres(first.ahead_m)}."
+    return f"Yes, {_side(first, scene)}, {metres(first.ahead_m)}."
 
 
 def blocked(scene: QuestionScene) -> str | None:
@@ -256,8 +256,12 @@ def nearest(scene: QuestionScene) -> str | None:
     return "There is none." if not distances and not doubtful else f"{metres(first)}."
 
 
-def _side(person: Beside) -> str:
-    return "ahead" if person.left_m == 0.0 else "on the left" if person.left_m > 0 else "on the right"
+def _side(person: Beside, scene: QuestionScene) -> str:
+    """`ahead` is on the path; else the half of the picture, as a path that bends may have its left side there."""
+    if person.left_m == 0.0:
+        return "ahead"
+    left_px, _, right_px, _ = scene.of(person.id)[0].rect_px
+    return f"on the {'left' if left_px + right_px < NANO_CAMERA.width_px else 'right'}"
 
 
 ANSWERS: dict[str, Callable[[QuestionScene], str | None]] = {

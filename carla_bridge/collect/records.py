@@ -1,4 +1,4 @@
-"""From labelled moments to lines of the set: one of planning, some questions, some descriptions to locate."""
+"""From moments to lines of the set: one of planning, some questions, some descriptions to locate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from carla_bridge.collect.perturbation import NOWHERE, beside
-from carla_bridge.collect.pilot import Labelled
+from carla_bridge.collect.pilot import Moment
 from carla_bridge.collect.questions import LIGHT, MOTOR, QuestionScene, ask
 from carla_bridge.collect.sight import Seen, Status
 from carla_bridge.collect.situation import extra_of
@@ -74,9 +74,9 @@ class Record:
     lines: tuple[Line, ...]
 
 
-def record_of(record_id: str, found: Labelled, weather: Weather, rng: np.random.Generator) -> Record:
-    """The lines of a labelled moment; `rng` draws which questions are asked."""
-    moment = found.moment
+def record_of(record_id: str, moment: Moment, weather: Weather, rng: np.random.Generator) -> Record:
+    """The lines of a moment; `rng` draws which questions are asked."""
+    waypoints = moment.label
     picture = _NO_PICTURE
     prompt = planning_prompt(
         Observation((CameraFrame(picture, moment.ego.stamp_ns),), moment.ego, moment.navigation), NANO_TASK
@@ -85,23 +85,23 @@ def record_of(record_id: str, found: Labelled, weather: Weather, rng: np.random.
         prompt = prompt.replace(IMAGE_PLACEHOLDER + "\n", "")
     pose, seen = beside(moment.ego.map_from_base, moment.aside), moment.seen
     extra = {
-        **moment.extra, "situation": moment.tag, "label": found.source, "weather": weather.id,
+        **moment.extra, "situation": moment.tag, "weather": weather.id,
         "speed_mps": round(moment.ego.speed_mps, 3), "command": moment.navigation.command.name,  # type: ignore[union-attr]
         "targets_m": moment.navigation.targets_m.round(3).tolist(),
-        "waypoints_m": (found.waypoints.xy_m.round(3) + 0.0).tolist(),
+        "waypoints_m": (waypoints.xy_m.round(3) + 0.0).tolist(),
         "map_from_base": [round(pose.x_m, 3), round(pose.y_m, 3), round(pose.yaw_rad, 4)],
         "progress_m": round(moment.progress_m, 1), "deviation_m": round(moment.deviation_m, 3),
         **extra_of(moment.situation),
     }
     if moment.aside != NOWHERE:
         extra["camera_aside"] = [round(moment.aside.left_m, 3), round(moment.aside.turned_rad, 4)]
-    shown = [item for item in seen if item.status is Status.SEEN]
-    if shown:
-        extra["objects"] = [_object(item) for item in shown]
-    lines = [Line(PLANNING, record_id, prompt, format_waypoints(found.waypoints, NANO_TASK), extra)]
+    for key, status in (("objects", Status.SEEN), ("unsure_objects", Status.UNSURE)):
+        if found := [_object(item) for item in seen if item.status is status]:
+            extra[key] = found
+    lines = [Line(PLANNING, record_id, prompt, format_waypoints(waypoints, NANO_TASK), extra)]
     if moment.jpeg is not None:
         brief = {"weather": weather.id, "situation": moment.tag}
-        scene = QuestionScene(seen, moment.situation, found.waypoints, max(0.0, moment.ego.speed_mps), weather)
+        scene = QuestionScene(seen, moment.situation, waypoints, max(0.0, moment.ego.speed_mps), weather)
         for number, question in enumerate(ask(scene, rng)):
             text = QA_PROMPT.format(question=question.text)
             about = {"question": question.kind, **brief}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 import shutil
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from carla_bridge.collect.runner import CollectConfig, episodes
 from carla_bridge.collect.schedule import Block
 from carla_bridge.nano import NANO_TASK
 from carla_bridge.routes import ROUTES_FOLDER
+from training.vision_pretraining import read_pictures
 from wamdiff2_core.conversations import read_rgb
 from wamdiff2_core.dataset import Sample, read_dataset
 from wamdiff2_core.errors import UserError
@@ -78,21 +80,47 @@ def test_every_line_can_be_read_and_shares_its_picture(made: Path, samples: list
         assert all(found.label == sample.extra["description"] for found in parse_grounding(sample.answer).detections)
 
 
-def test_the_driven_label_is_where_the_vehicle_really_was(samples: list[Sample]) -> None:
+def test_half_a_second_later_a_vehicle_is_near_the_first_waypoint(samples: list[Sample]) -> None:
     by_moment = {(s.extra["episode"], s.extra["vehicle"], s.extra["t_s"]): s for s in samples}
-    compared = 0
+    away_m = []
     for (episode, vehicle, t_s), sample in by_moment.items():
-        if sample.extra["label"] != "driven" or "camera_aside" in sample.extra:
-            continue
-        for k in range(6):
-            later = by_moment.get((episode, vehicle, round(t_s + 0.5 * (k + 1), 2)))
-            if later is None or "camera_aside" in later.extra:
-                continue
+        later = by_moment.get((episode, vehicle, round(t_s + 0.5, 2)))
+        if later is not None and "camera_aside" not in {**sample.extra, **later.extra}:
             here, there = (Pose2D(*s.extra["map_from_base"]) for s in (sample, later))
             place = transform_points(inverse(here), np.array([[there.x_m, there.y_m]]))[0]
-            assert place == pytest.approx(sample.extra["waypoints_m"][k], abs=0.02)
-            compared += 1
-    assert compared > 20
+            away_m.append(math.hypot(*(place - sample.extra["waypoints_m"][0])))
+    assert len(away_m) > 20
+    assert np.median(away_m) < 0.2  # noise, pushes and stops without a reason aside
+
+
+def test_situations_say_what_their_plans_do(samples: list[Sample]) -> None:
+    for sample in samples:
+        way = np.vstack([[0.0, 0.0], sample.extra["waypoints_m"]])
+        end_mps, speed_mps = math.hypot(*(way[-1] - way[-2])) / 0.5, sample.extra["speed_mps"]
+        if sample.extra["situation"] == "stopping":
+            assert end_mps < 0.5 * speed_mps + 0.1
+        if sample.extra["situation"] == "starting":
+            assert end_mps > speed_mps + 0.9
+
+
+def test_the_vision_tower_reads_boxes_words_and_colours_where_the_picture_has_them(made: Path) -> None:
+    pictures = read_pictures([str(made / PLANNING), str(made / QA)])
+    lamps = sides = 0
+    for picture in pictures:
+        assert picture.objects is not None
+        pixels = read_rgb(picture.sample.images[0]).astype(int)
+        for label, box, _ in picture.objects:
+            if label == "red traffic light":
+                x1, y1, x2, y2 = (round(edge * size) for edge, size in zip(box, (256, 128, 256, 128), strict=True))
+                inside = pixels[y1 : max(y2, y1 + 1), x1 : max(x2, x1 + 1)]
+                assert (inside[:, :, 0] - inside[:, :, 1:].max(axis=2)).max() > 30
+                lamps += 1
+        people = [box for label, box, _ in picture.objects if label == "pedestrian"]
+        said = re.search("on the (left|right)", picture.answers.get("pedestrian", ""))
+        if len(people) == 1 and said and not picture.unsure:
+            assert said[1] == ("left" if people[0][0] + people[0][2] < 1.0 else "right")
+            sides += 1
+    assert min(lamps, sides) > 0
 
 
 def test_who_stands_has_zeros_for_waypoints(samples: list[Sample]) -> None:
@@ -164,7 +192,7 @@ def test_a_learner_drives_and_the_expert_says_what_it_should_have_done(nano_fold
         run(tmp_path / name, learner=nano_folder, learner_share=1.0, **few)
     samples = read_dataset(tmp_path / "one" / PLANNING)
     assert len(samples) > 5
-    assert {(s.extra["driven_by"], s.extra["label"]) for s in samples} == {("learner", "plan")}
+    assert {s.extra["driven_by"] for s in samples} == {"learner"}
     assert not any("camera_aside" in s.extra for s in samples)
     assert (tmp_path / "one" / PLANNING).read_bytes() == (tmp_path / "again" / PLANNING).read_bytes()
     run(tmp_path / "none", learner=nano_folder, learner_share=0.0, **few)

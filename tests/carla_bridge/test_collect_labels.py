@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,8 +13,6 @@ import pytest
 pytest.importorskip("carla", reason="needs the carla client library")
 
 from carla_bridge.collect.boxes import Thing
-from carla_bridge.collect.encounters import SEEN_M
-from carla_bridge.collect.episode import _Drive
 from carla_bridge.collect.fleet import rest_of
 from carla_bridge.collect.perturbation import NOWHERE, Aside, NoiseBursts, Stalls, draw_camera, draw_push, rejoined
 from carla_bridge.collect.pilot import Moment, Pilot
@@ -43,67 +42,29 @@ def ego(x: float, speed: float, y: float = 0.0, yaw: float = 0.0) -> EgoState:
     return EgoState(velocity_mps=np.array([speed, 0.0]), map_from_base=Pose2D(x, y, yaw))
 
 
-def drive(speeds: list[float], noted: int, plan: Waypoints, disturbed: tuple[int, ...] = (),
-          aside: Aside = NOWHERE, touched: bool = False, learner: bool = False) -> list:
-    """Drive along x at a speed a tick; one moment is noted."""
+def drive(ticks: int, noted: int, plan: Waypoints, aside: Aside = NOWHERE, touched: bool = False,
+          learner: bool = False) -> list[Moment]:
+    """Drive along x at 8 m/s; one moment is noted."""
     pilot = Pilot("hero", 1, np.random.default_rng(0), None)
     pilot.begin(straight_route(400.0), learner_drives=learner)
-    x = 0.0
-    for tick, speed in enumerate(speeds):
-        x += 0.05 * speed
-        state = ego(x, speed)
+    for tick in range(ticks):
+        state = ego(0.4 * (tick + 1), 8.0)
         pilot.see(state)
-        if tick in disturbed:
-            pilot.disturbed()
-        if learner:
-            pilot.command(state, noise_allowed=True)
         if tick == noted:
             navigation = Navigation(np.array([[10.0, 0.0], [20.0, 0.0]]), NavCommand.FOLLOW)
             pilot.note(Moment(pilot.tick, state, aside, navigation, plan, CALM, "free", None, (), 0.0, 0.0, {}))
     return pilot.end(touched=touched)
 
 
-def test_the_label_is_what_was_driven() -> None:
-    (found,) = drive([8.0] * 20 + [4.0] * 60, 10, straight(8.0))
-    assert found.source == "driven"
-    # 0.45 s at 8 m/s, then 4 m/s
-    assert found.waypoints.xy_m[:, 0] == pytest.approx(3.6 + 0.2 + 2.0 * np.arange(6), abs=1e-6)
+def test_the_label_is_the_experts_plan_whatever_was_driven() -> None:
+    (found,) = drive(100, 10, straight(7.0))
+    np.testing.assert_array_equal(found.label.xy_m, straight(7.0).xy_m)
 
 
-def test_a_future_that_is_unknown_or_disturbed_gives_way_to_the_plan() -> None:
-    assert drive([8.0] * 40, 10, straight(7.0))[0].source == "plan"
-    assert drive([8.0] * 100, 10, straight(7.0), disturbed=(69,))[0].source == "plan"
-    assert drive([8.0] * 100, 10, straight(7.0), disturbed=(5, 70))[0].source == "driven"
-    np.testing.assert_allclose(drive([8.0] * 40, 10, straight(7.0))[0].waypoints.xy_m, straight(7.0).xy_m)
-
-
-def test_who_stands_at_red_stands_in_the_label_though_it_turns_green_within_the_three_seconds() -> None:
-    (found,) = drive([0.0] * 40 + [5.0] * 60, 10, straight(0.0))
-    assert (found.source, np.abs(found.waypoints.xy_m).max()) == ("plan", 0.0)
-    (found,) = drive([0.0] * 12 + [5.0] * 80, 10, straight(3.0))  # the expert starts: so does the label
-    assert found.source == "driven"
-    assert found.waypoints.xy_m[-1, 0] > 10.0
-
-
-def test_moments_before_a_contact_are_left_out() -> None:
-    assert drive([8.0] * 60, 10, straight(8.0), touched=True) == []
-    assert len(drive([8.0] * 80, 10, straight(8.0), touched=True)) == 1
-
-
-def test_where_a_learner_drives_the_label_is_the_experts_plan_up_to_the_contact() -> None:
-    (found,) = drive([8.0] * 100, 10, straight(7.0), learner=True)
-    assert found.source == "plan"
-    np.testing.assert_allclose(found.waypoints.xy_m, straight(7.0).xy_m)
-    assert len(drive([8.0] * 60, 55, straight(0.0), touched=True, learner=True)) == 1
-
-
-def test_what_comes_or_goes_near_a_vehicle_leaves_the_plan_as_its_label() -> None:
-    pilots = {number: Pilot("fleet", number, np.random.default_rng(0), None) for number in range(3)}
-    for pilot in pilots.values():
-        pilot.begin(straight_route(400.0))
-    egos = {0: ego(0.0, 8.0), 1: ego(0.0, 8.0), 2: ego(2 * SEEN_M, 8.0)}
-    _Drive._note_change(SimpleNamespace(_pilots=pilots), np.array([30.0, 0.0]), 1, egos)  # type: ignore[arg-type]
-    assert [bool(pilots[number]._disturbed) for number in range(3)] == [True, False, False]
+def test_moments_before_a_contact_are_left_out_unless_a_learner_drove_into_it() -> None:
+    assert drive(60, 10, straight(8.0), touched=True) == []
+    assert len(drive(80, 10, straight(8.0), touched=True)) == 1
+    assert len(drive(60, 55, straight(0.0), touched=True, learner=True)) == 1
 
 
 def test_a_learners_plan_is_driven_without_noise_unless_the_check_refuses_it() -> None:
@@ -121,8 +82,8 @@ def test_a_learners_plan_is_driven_without_noise_unless_the_check_refuses_it() -
 
 def test_a_picture_from_beside_has_a_label_that_comes_back_to_the_path() -> None:
     aside = Aside(0.8, math.radians(5.0))
-    (found,) = drive([8.0] * 100, 10, straight(8.0), aside=aside)
-    path = found.waypoints.xy_m
+    (found,) = drive(100, 10, straight(8.0), aside=aside)
+    path = found.label.xy_m
     back = path @ np.array([[math.cos(aside.turned_rad), math.sin(aside.turned_rad)],
                             [-math.sin(aside.turned_rad), math.cos(aside.turned_rad)]]) + [0.0, 0.8]
     assert back[-1] == pytest.approx([24.0, 0.0], abs=0.05)
@@ -165,27 +126,22 @@ def test_stalls_begin_only_where_they_may_and_as_often_as_said() -> None:
     assert 110 <= begun <= 220
 
 
-def test_a_stretch_that_begins_at_rest_begins_with_a_stall_that_does_not_count_as_the_experts() -> None:
-    def first_second(speed_mps: float) -> tuple[list[float], str]:
+def test_a_stretch_that_begins_at_rest_begins_with_a_stall() -> None:
+    def first_seconds(speed_mps: float) -> list[float]:
         pilot = Pilot("hero", 1, np.random.default_rng(0), None)
         pilot.begin(straight_route(400.0))
         asked = []
         for tick in range(90):
             state = ego(0.05 * tick * speed_mps, speed_mps)
             pilot.see(state)
-            if tick == 5:
-                navigation = Navigation(np.array([[10.0, 0.0], [20.0, 0.0]]), NavCommand.FOLLOW)
-                pilot.note(Moment(tick, state, NOWHERE, navigation, straight(3.0), CALM, "starting", None, (), 0.0, 0.0,
-                                  {}))
             pilot._in_force = PlanInMap(Plan(0, straight(6.0)), state.map_from_base)
             asked.append(pilot.command(state, noise_allowed=False).accel_mps2)
-        return asked, pilot.end()[0].source
+        return asked
 
-    held, source = first_second(0.0)
+    held = first_seconds(0.0)
     assert set(held[:9]) == {-3.0}
-    assert (held[-1] > 0.0, source) == (True, "plan")
-    free, source = first_second(5.0)
-    assert (min(free) > -3.0, source) == (True, "driven")
+    assert held[-1] > 0.0
+    assert min(first_seconds(5.0)) > -3.0
 
 
 def test_the_rest_of_a_route_begins_where_it_is_cut() -> None:
@@ -235,7 +191,7 @@ def test_weathers_have_the_words_that_their_numbers_mean() -> None:
 
 
 def seen(thing_id: int, label: str, state: str = "", status: Status = Status.SEEN, distance: float = 20.0) -> Seen:
-    return Seen(Thing(thing_id, label, state), (120.0, 60.0, 140.0, 75.0), distance, 1.0, status)
+    return Seen(Thing(thing_id, label, state), (125.0, 60.0, 145.0, 75.0), distance, 1.0, status)
 
 
 def scene(found: list[Seen], waypoints: Waypoints, speed: float, **situation: object) -> QuestionScene:
@@ -268,6 +224,10 @@ def test_answers_about_who_is_ahead() -> None:
         "Yes, on the right, 8 m."
     )
     assert pedestrian(scene([], straight(8.0), 8.0, people=(person,))) is None
+    # The path bends: what is on its right side is in the left half of the picture.
+    bend = replace(seen(3, "pedestrian"), rect_px=(40.0, 60.0, 44.0, 75.0))
+    assert pedestrian(scene([bend], straight(8.0), 8.0, people=(person,))) == "Yes, on the left, 8 m."
+    assert pedestrian(scene([bend], straight(8.0), 8.0, people=(Beside(3, 9.0, 0.0),))) == "Yes, ahead, 8 m."
     braking = scene([seen(9, "car")], straight(4.0), 8.0, lead=ahead, reason="vehicle.audi.tt", reason_id=9)
     assert decision(braking) == "Slow down, because a vehicle is ahead."
     assert [metres(value) for value in (0.4, 9.0, 11.7, 29.4, 43.0)] == ["2 m", "8 m", "12 m", "30 m", "45 m"]

@@ -87,7 +87,8 @@ def test_targets_are_those_of_every_cell_by_itself() -> None:
             wide, high = rng.uniform(0.01, 0.5, 2)
             objects.append((str(rng.choice(["a", "b"])), (x, y, min(1.0, x + wide), min(1.0, y + high)),
                             float(rng.uniform(1, 80))))
-        pictures.append(Picture(SHOWN, objects, {"q": str(rng.choice(["no", "yes, 12 m", "perhaps"]))}))
+        unsure = [objects.pop()] if len(objects) > 2 else []
+        pictures.append(Picture(SHOWN, objects, {"q": str(rng.choice(["no", "yes, 12 m", "perhaps"]))}, unsure))
     rows, columns = 3, 5
     found = targets(pictures, classes, rows, columns)
     for n, picture in enumerate(pictures):
@@ -96,14 +97,15 @@ def test_targets_are_those_of_every_cell_by_itself() -> None:
             for column in range(columns):
                 cell = row * columns + column
                 for k, label in enumerate(classes.labels):
-                    overlaps = []
-                    for other, (x1, y1, x2, y2), _ in picture.objects:
-                        if other == label:
+                    expected = 0.0
+                    for value, boxes in ((math.nan, picture.unsure), (1.0, picture.objects)):
+                        for other, (x1, y1, x2, y2), _ in boxes:
                             wide = min(x2, (column + 1) / columns) - max(x1, column / columns)
                             high = min(y2, (row + 1) / rows) - max(y1, row / rows)
                             least = 0.05 * min(1 / (rows * columns), (x2 - x1) * (y2 - y1))
-                            overlaps.append(wide > 0 and high > 0 and wide * high > least)
-                    assert found.shown[n, cell, k] == float(any(overlaps))
+                            if other == label and wide > 0 and high > 0 and wide * high > least:
+                                expected = value
+                    assert found.shown[n, cell, k].item() == pytest.approx(expected, nan_ok=True)
                 here = [
                     (distance, box) for _, box, distance in picture.objects
                     if int((box[0] + box[2]) / 2 * columns) == column and int((box[1] + box[3]) / 2 * rows) == row
@@ -112,10 +114,10 @@ def test_targets_are_those_of_every_cell_by_itself() -> None:
                     assert found.nearest[n, cell].isnan().all()
                     continue
                 distance, (x1, y1, x2, y2) = min(here)
-                expected = [(x1 + x2) / 2 * columns - column, (y1 + y2) / 2 * rows - row,
-                            math.log((x2 - x1) * columns), math.log((y2 - y1) * rows),
-                            math.log1p(distance) / math.log1p(FAR_M)]
-                assert found.nearest[n, cell].tolist() == pytest.approx(expected, abs=1e-5)
+                place = [(x1 + x2) / 2 * columns - column, (y1 + y2) / 2 * rows - row,
+                         math.log((x2 - x1) * columns), math.log((y2 - y1) * rows),
+                         math.log1p(distance) / math.log1p(FAR_M)]
+                assert found.nearest[n, cell].tolist() == pytest.approx(place, abs=1e-5)
         answer = picture.answers["q"]
         assert found.answers[n, 0] == {"no": 0, "yes, 12 m": 1, "perhaps": -1}[answer]
         expected = math.log(13) / math.log(1 + FAR_M) if answer == "yes, 12 m" else math.nan

@@ -109,6 +109,17 @@ def check_template(task: PlanningTask, cameras: int) -> None:
         raise UserError("rig", f"{images}, one camera for each image of the prompt {task.prompt}", cameras)
 
 
+def check_drivable(task: PlanningTask, field: str) -> None:
+    """Raise `UserError` naming `field` for a task whose answers are not to be driven as they are.
+
+    That is one of NAVSIM: its prompts tell an acceleration, which is not measured in a drive, and its waypoints are of
+    the rear axle, not of the vehicle's centre.
+    """
+    if task.prompt != "bench2drive":
+        raise UserError(field, "a checkpoint with the bench2drive prompt", f"one with {task.prompt}",
+                        "NAVSIM prompts tell an acceleration, and their waypoints are of the rear axle")
+
+
 def format_waypoints(waypoints: Waypoints, task: PlanningTask) -> str:
     """Answer text for waypoints in base_link, y left.
 
