@@ -66,6 +66,14 @@ MUTANTS = (
         "tests/training/test_frozen_vision.py",
     ),
     Mutant(
+        "leaderboard",
+        "waypoints of the rear axle are driven as the vehicle's centre",
+        "wamdiff2_core/tasks/planning.py",
+        'if task.prompt != "bench2drive":',
+        'if task.prompt == "":',
+        "tests/carla_bridge/test_agent_choice.py",
+    ),
+    Mutant(
         "collect",
         "the label of a picture from beside begins where the vehicle is",
         "carla_bridge/collect/pilot.py",
@@ -389,8 +397,8 @@ MUTANTS = (
         "node",
         "a checkpoint whose prompt tells an acceleration is served with none",
         "wamdiff2_ros/planner_node.py",
-        'if task is not None and task.prompt != "bench2drive":',
-        'if task is not None and task.prompt == "":',
+        '        check_drivable(task, "parameter planner")',
+        "        pass",
         "tests/ros/test_planner_node.py",
     ),
     Mutant(

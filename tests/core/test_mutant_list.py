@@ -1,0 +1,13 @@
+"""Every mutant still has its line: `make mutants` takes too long to be the first to tell."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.mutants import MUTANTS, ROOT, Mutant
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.defect)
+def test_the_line_that_is_broken_stands_there_once(mutant: Mutant) -> None:
+    assert (ROOT / mutant.file).read_text().count(mutant.old) == 1
+    assert (ROOT / mutant.tests).is_file()
