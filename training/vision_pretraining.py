@@ -15,7 +15,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,8 +82,7 @@ def read_pictures(files: Sequence[str]) -> list[Picture]:
             if "question" in sample.extra:
                 picture.answers[str(sample.extra["question"])] = sample.answer
             elif "waypoints_m" in sample.extra:
-                picture.objects = _objects(sample.extra.get("objects", ()))
-                picture.unsure = _objects(sample.extra.get("unsure_objects", ()))
+                picture.objects, picture.unsure = (_objects(sample, key) for key in ("objects", "unsure_objects"))
     pictures = [picture for picture in found.values() if picture.objects is not None or picture.answers]
     if not pictures:
         raise UserError(", ".join(files) or "train", "lines with `objects` or `question`", "none",
@@ -91,8 +90,13 @@ def read_pictures(files: Sequence[str]) -> list[Picture]:
     return pictures
 
 
-def _objects(found: Iterable[Mapping[str, Any]]) -> list[Object]:
-    return [(str(o["label"]), pixels_from_box(tuple(o["bbox_2d"]), 1, 1), float(o["distance_m"])) for o in found]
+def _objects(sample: Sample, key: str) -> list[Object]:
+    found = sample.extra.get(key, ())
+    try:
+        return [(str(o["label"]), pixels_from_box(tuple(o["bbox_2d"]), 1, 1), float(o["distance_m"])) for o in found]
+    except (KeyError, TypeError, ValueError):
+        raise UserError(f"{key} of {sample.conversation.id or sample.images[0]}",
+                        "objects with label, bbox_2d (y_min, x_min, y_max, x_max) and distance_m", found) from None
 
 
 @dataclass(frozen=True)
@@ -247,7 +251,8 @@ class VisionPretraining:
             try:
                 self.model.load_state_dict(earlier.state_dict())
             except RuntimeError as error:
-                raise UserError("init", "a model of this `shape`", f"{config.init}: another one",
+                differs = str(error).splitlines()[1].strip().rstrip(".")  # the first line says only whose weights they are
+                raise UserError("init", "a model of this `shape`", f"{config.init}: {differs}",
                                 "set shape.* as it was built") from error
         visual = self.model.model.visual
         self._processor = make_image_processor(config.images, self.model.config.vision_config)

@@ -19,8 +19,6 @@ from wamdiff2_core.outputs import writable_folder
 if TYPE_CHECKING:
     from carla_bridge.collect.runner import CollectConfig
 
-WALKERS = 40
-ENCOUNTERS = 0.35
 DEFAULT_ROUTES = (ROUTES_FOLDER / "embedded-40.xml", ROUTES_FOLDER / "train.xml")
 
 
@@ -37,11 +35,11 @@ def collect(
     fleet: Annotated[int, typer.Option(min=0, max=30, help="Expert-driven vehicles beside the first.")] = 11,
     vehicles: Annotated[int, typer.Option(min=0, help="Vehicles of background traffic.")] = 20,
     walkers: Annotated[
-        int | None, typer.Option(min=0, help="Walkers, in the embedded world.", show_default=str(WALKERS)),
+        int | None, typer.Option(min=0, help="Walkers, in the embedded world.", show_default="40"),
     ] = None,
     scenarios: Annotated[bool, typer.Option(help="Play the scenarios of the routes, or leave them out.")] = True,
     encounters: Annotated[
-        float | None, typer.Option(min=0.0, max=1.0, show_default=str(ENCOUNTERS),
+        float | None, typer.Option(min=0.0, max=1.0, show_default="0.35",
                                    help="How often somebody crosses before a vehicle of the fleet, or something "
                                         "stands in its lane."),
     ] = None,
@@ -70,17 +68,16 @@ def collect(
             raise UserError("--workers", "1 with --carla: a server has one world", workers)
         if walkers:
             raise UserError("--walkers", "none with --carla: only the embedded server has walkers of its own", walkers)
-    if walkers is None:
-        walkers = 0 if carla else WALKERS
+        walkers = 0
     if learner is None and learner_share is not None:
         raise UserError("--learner-share", "a --learner with it", learner_share)
     if encounters and fleet == 0:
         raise UserError("--encounters", "0 with --fleet 0: the vehicles of the fleet have them", encounters)
+    given: dict[str, Any] = {"walkers": walkers, "encounters": encounters, "learner_share": learner_share}
     config = CollectConfig(
         routes=tuple(routes or DEFAULT_ROUTES), out=out, seed=seed, seconds=seconds, fleet=fleet, vehicles=vehicles,
-        walkers=walkers, scenarios=scenarios, encounters=ENCOUNTERS if encounters is None else encounters,
-        images=images, learner=learner, learner_share=0.5 if learner_share is None else learner_share, carla=carla,
-        maps=maps,
+        scenarios=scenarios, images=images, learner=learner, carla=carla, maps=maps,
+        **{name: value for name, value in given.items() if value is not None},
     )
     config.schedule()  # reads the files, so that a bad one is told before anything is begun
     with SetFolder(out, _request(config), samples) as target, _progress() as bar:

@@ -121,6 +121,7 @@ def test_the_vision_tower_reads_boxes_words_and_colours_where_the_picture_has_th
             assert said[1] == ("left" if people[0][0] + people[0][2] < 1.0 else "right")
             sides += 1
     assert min(lamps, sides) > 0
+    assert any(picture.unsure for picture in pictures)
 
 
 def test_who_stands_has_zeros_for_waypoints(samples: list[Sample]) -> None:

@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
@@ -109,6 +110,13 @@ def test_a_learner_must_see_and_be_told_what_a_fleets_vehicle_is(nano_folder: Pa
         config(learner=other)
     with pytest.raises(UserError, match="--learner with it"):
         collect(tmp_path / "set", learner_share=0.5)
+
+
+def test_defaults_that_the_help_shows_are_those_of_a_set() -> None:
+    shown = {name: hint.__metadata__[0].show_default
+             for name, hint in get_type_hints(collect, include_extras=True).items() if hasattr(hint, "__metadata__")}
+    for name in ("walkers", "encounters", "learner_share"):
+        assert shown[name] == str(getattr(CollectConfig(routes=(DEMO_ROUTES,), out=Path("x")), name))
 
 
 def test_encounters_without_a_fleet_that_has_them_are_refused(tmp_path: Path) -> None:

@@ -242,8 +242,30 @@ def test_a_tower_is_gone_on_with(tmp_path: Path) -> None:
     again = pretraining(second, train, "--init", str(tmp_path / "out"), "--run.seed", "7")
     for name, weight in first.model.state_dict().items():
         assert torch.equal(weight, again.model.state_dict()[name]), name
-    with pytest.raises(UserError, match="init: expected a model of this `shape`"):
+    with pytest.raises(UserError, match=r"init: expected a model of this `shape`, got .*: size mismatch for .*visual"):
         pretraining(second, train, "--init", str(tmp_path / "out"), "--shape.vision_width", "64")
+
+
+def test_what_is_unsure_costs_nothing_whatever_the_head_says(tmp_path: Path) -> None:
+    training = pretraining(tmp_path, write_set(tmp_path / "train", 40, 1))
+    shown = [picture for picture in training.pictures if picture.objects]
+    unsure = [Picture(picture.sample, [], unsure=picture.objects or []) for picture in shown]
+    for weight, bias in ((-5.0, 5.0), (5.0, -5.0)):
+        with torch.no_grad():
+            training.head.cells.weight[:2], training.head.cells.bias[:2] = weight, bias
+        sure = [Picture(picture.sample, []) for picture in shown]
+        assert training.losses(unsure)["objects"] < training.losses(sure)["objects"]
+        assert training.losses(unsure)["objects"].isfinite()
+
+
+@pytest.mark.parametrize("broken", [{"bbox_2d": [1, 2, 3]}, {"bbox_2d": None}, {"label": "car"}])
+def test_objects_in_another_form_are_told_with_their_line(tmp_path: Path, broken: dict[str, Any]) -> None:
+    plans = Path(write_set(tmp_path / "set", 3, 0)[0])
+    lines = [json.loads(line) for line in plans.read_text().splitlines()]
+    lines[1] |= {"id": "seven", "objects": [broken]}
+    plans.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(UserError, match="objects of seven: expected objects with label, bbox_2d"):
+        read_pictures([str(plans)])
 
 
 @pytest.mark.parametrize(
