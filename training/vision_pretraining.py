@@ -251,7 +251,7 @@ class VisionPretraining:
             try:
                 self.model.load_state_dict(earlier.state_dict())
             except RuntimeError as error:
-                differs = str(error).splitlines()[1].strip().rstrip(".")  # the first line says only whose weights they are
+                differs = str(error).splitlines()[1].strip().rstrip(".")  # the first line names the class only
                 raise UserError("init", "a model of this `shape`", f"{config.init}: {differs}",
                                 "set shape.* as it was built") from error
         visual = self.model.model.visual
