@@ -19,6 +19,7 @@ from carla_bridge.drive.latency import LatencyMode
 from carla_bridge.routes import DEMO_ROUTES
 from carla_bridge.routes.route_file import load_routes
 from wamdiff2_core.cli.main import exit_code_of
+from wamdiff2_ros.shutdown import end_process
 
 
 def drive_from_parameters(arguments: Sequence[str]) -> int:
@@ -52,4 +53,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_process(main())

@@ -17,14 +17,15 @@ node = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 def run_node(
     context: typer.Context,
     checkpoint: Annotated[str, typer.Option(help="Checkpoint folder, or 'random'.")] = "",
-) -> int:
+) -> None:
     """Run the planner node until Ctrl-C; what follows --ros-args goes to ROS, such as --ros-args -r __ns:=/ego."""
     from wamdiff2_ros.planner_node import run
+    from wamdiff2_ros.shutdown import end_process
 
     arguments = ["wamdiff2", *context.args]
     if checkpoint:
         arguments += ["--ros-args", "-p", f"planner:={json.dumps(checkpoint)}"]  # ROS reads the value as YAML
-    return run(arguments, options=["--checkpoint"])
+    end_process(run(arguments, options=["--checkpoint"]))
 
 
 def bench_node(

@@ -43,7 +43,7 @@ from wamdiff2_core.threads import wait_without_spinning
 from wamdiff2_core.types import CameraFrame, Check, EgoState, Navigation, Observation, Plan
 from wamdiff2_ros import conversions, params, qos
 from wamdiff2_ros.arguments import refuse_all_but_ros
-from wamdiff2_ros.shutdown import signals_end_well
+from wamdiff2_ros.shutdown import end_process, signals_end_well
 from wamdiff2_ros.sync import Synchronizer
 from wamdiff2_ros.worker import Worker
 
@@ -346,4 +346,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_process(main())

@@ -371,3 +371,15 @@ except planner_node.UserError:
 """
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert run.stdout.split() == ["False", policy]
+
+
+def test_a_crash_of_a_library_at_exit_is_not_the_nodes(ros_domain):
+    program = """
+import atexit, ctypes
+from wamdiff2_ros.shutdown import end_process
+atexit.register(ctypes.string_at, 0)
+print("a plan", end="")
+end_process(3)
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (run.returncode, run.stdout) == (3, "a plan")
