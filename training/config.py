@@ -14,6 +14,7 @@ from wamdiff2_core.config import DecodeConfig, ImagePolicy, MaskKind, RemaskingS
 from wamdiff2_core.errors import require
 from wamdiff2_core.serving_record import ServingRecord
 
+Precision = Literal["bf16", "fp32"]
 Kernel = Literal["written", "fused"]
 LossForm = Literal["paper", "upstream"]
 Divergence = Literal["jsd", "forward_kl", "reverse_kl"]
@@ -244,7 +245,7 @@ class RunConfig(Strict):
     global_batch: int = 128
     micro_batch: int = 4
     seed: int = 42
-    precision: Literal["bf16", "fp32"] = "bf16"
+    precision: Precision = "bf16"
     kernel: Kernel | None = None
     threads: int = 0
     compiled: bool = False

@@ -147,6 +147,12 @@ def test_direct_adaptation_has_as_many_steps_as_the_chain_and_the_same_masks(sca
     assert [config.diffusion.block_size for config in chain] == [int(name[1:]) for name in CHAIN]
 
 
+@pytest.mark.parametrize(("given", "taken"), [(None, "fp32"), ("bf16", "bf16")])
+def test_stages_are_trained_in_the_precision_that_is_asked_for(given: Any, taken: str, tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, "nano", precision=given)
+    assert {workshop.configure(recipe, 0).run.precision for recipe in RECIPES.values()} == {taken}
+
+
 def test_stages_come_after_what_they_build_on() -> None:
     for name in TABLES:
         seen: set[str | None] = {None}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from training.config import Precision
 from training.reproduce import Scale
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ def reproduce(
         show_default=False)] = None,
     large_parent: Annotated[str | None, typer.Option(
         help="Likewise, of the larger model that teaches across scales.", show_default=False)] = None,
+    precision: Annotated[Precision | None, typer.Option(
+        help="Of the training: bf16 or fp32, instead of the configured one.", show_default=False)] = None,
     limit: Annotated[int, typer.Option(min=0, help="First validation samples only; 0 for all.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder of all tables and their stages; runs/reproduce/SCALE.",
                                              show_default=False)] = None,
@@ -56,6 +59,7 @@ def reproduce(
     workshop = Workshop(
         (out or Path("runs/reproduce") / scale).resolve(), scale, data, validation, steps,
         {name: autoregressive(folder, option) for name, (folder, option) in given.items() if folder is not None},
+        precision,
     )
     recipes = workshop.trained(row.stage for row in asked.rows)
     if dry_run:
@@ -146,7 +150,7 @@ def measured(table: Table, examiner: Examiner, seeds: int, progress: Any) -> dic
         "scale": workshop.scale, "seeds": list(range(seeds)), "steps": workshop.steps,
         "data": None if workshop.data is None else str(workshop.data), "validation": str(examiner.file),
         "given": {name: str(folder) for name, folder in workshop.given.items()},
-        "limit": examiner.limit,
+        "precision": workshop.precision, "limit": examiner.limit,
     }
     return result_of(table, metrics, values, about)
 

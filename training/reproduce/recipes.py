@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from training.config import StageConfig
+from training.config import Precision, StageConfig
 from training.config_file import load_stage
 from training.reproduce import Scale
 
@@ -109,6 +109,7 @@ class Workshop:
         data, validation: conversation files; None takes the configurations' own.
         steps: of the stage `ar`; the others keep their proportion to it. 0 takes the configurations' own.
         given: checkpoint folder by the name of a recipe that is not trained here, for all seeds.
+        precision: of the training; None takes the configurations' own.
     """
 
     out: Path
@@ -117,6 +118,7 @@ class Workshop:
     validation: Path | None = None
     steps: int = 0
     given: Mapping[str, Path] = field(default_factory=dict)
+    precision: Precision | None = None
 
     def trained(self, names: Iterable[str]) -> list[Recipe]:
         """Recipes with all that they build on, each after what it builds on, without what is given."""
@@ -154,6 +156,8 @@ class Workshop:
             settings["distillation.teacher.checkpoint"] = self.folder(recipe.teacher, seed)
         if self.data is not None:
             settings["data.train"] = self.data
+        if self.precision is not None:
+            settings["run.precision"] = self.precision
         if recipe.large:
             settings |= {f"shape.{key}": value for key, value in LARGE_SHAPE[self.scale].items()}
         return load_stage(self._file(recipe.file), [f"--{key}={value}" for key, value in settings.items()])[0]
