@@ -107,7 +107,7 @@ class Encounters:
         braking_m = speed_mps * REACTION_S + speed_mps**2 / (2 * BRAKES_MPS2)
         ahead_m = float(self._rng.uniform(near_m, far_m))
         place = self._place(route, max(ahead_m, braking_m + SPARE_M) if crosses else ahead_m + braking_m)
-        if place is None or not (crosses or _can_be_passed(place)) or _gap_m(around, place) < CLEAR_M:
+        if place is None or not (crosses or _can_be_passed(place)) or self._gap_m(around, place) < CLEAR_M:
             return
         if keep_off is not None and np.hypot(*(keep_off.xy_m - place.spot.xy_m).T).min() < CLEAR_M:
             return
@@ -177,6 +177,13 @@ class Encounters:
             return None
         return place
 
+    def _gap_m(self, around: Surroundings, place: Place) -> float:
+        """Distance to the nearest vehicle's middle, or to what another vehicle meets: `around` lacks this tick's."""
+        vehicles = [(actor.pose.x_m, actor.pose.y_m) for actor in (around.ego, *around.actors)
+                    if actor.type_id.startswith("vehicle.")]
+        taken = [*vehicles, *(encounter.meeting.xy_m for encounter in self._found.values())]
+        return min((math.hypot(*(place.spot.xy_m - there)) for there in taken), default=math.inf)
+
     def _crossing(self, place: Place) -> _Encounter:
         side = SIDES[int(self._rng.integers(len(SIDES)))]
         edge, on_sidewalk = place.roadside(side)
@@ -229,9 +236,3 @@ class Encounters:
 def _can_be_passed(place: Place) -> bool:
     """Whether the lane goes on straight, far enough to get past something on it."""
     return math.hypot(*(place.up_to_junction(PASSING_M).spot.xy_m - place.spot.xy_m)) > 0.95 * PASSING_M
-
-
-def _gap_m(around: Surroundings, place: Place) -> float:
-    """Distance to the nearest vehicle's middle."""
-    return min((math.hypot(*(place.spot.xy_m - [actor.pose.x_m, actor.pose.y_m]))
-                for actor in (around.ego, *around.actors) if actor.type_id.startswith("vehicle.")), default=math.inf)

@@ -95,6 +95,21 @@ def test_everything_is_put_with_room_to_react_and_is_gone_after_the_end(
     assert 8.0 < nearest_m < 25.0
 
 
+def test_two_vehicles_at_one_tick_meet_nothing_in_the_same_place(simulation: Simulation, route: RoutePlan) -> None:
+    gaps_m = []
+    for seed in range(12):
+        encounters = Meeting(simulation, route, seed).encounters
+        around = simulation.surroundings()
+        for number in range(6):
+            encounters.begin(number, route, 0.0, around)
+        places = [encounter.meeting.xy_m for encounter in encounters._found.values()]
+        gaps_m += [float(np.hypot(*(a - b))) for i, a in enumerate(places) for b in places[:i]]
+        encounters.close()
+        simulation.tick()
+    assert len(gaps_m) > 5
+    assert min(gaps_m) >= CLEAR_M
+
+
 def crossing(simulation: Simulation, route: RoutePlan) -> tuple[Meeting, int, np.ndarray]:
     """A meeting in which somebody sets off when the vehicle is near: it, the walker, and the place on the route."""
     for seed in range(40):
