@@ -32,6 +32,7 @@ from rclpy.clock_type import ClockType
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.impl.implementation_singleton import rclpy_implementation as _rclpy
 from rclpy.node import Node
+from rclpy.signals import SignalHandlerOptions
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image
 from std_msgs.msg import Bool
 from wamdiff2.msg import Navigation as NavigationMsg
@@ -43,7 +44,7 @@ from wamdiff2_core.threads import wait_without_spinning
 from wamdiff2_core.types import CameraFrame, Check, EgoState, Navigation, Observation, Plan
 from wamdiff2_ros import conversions, params, qos
 from wamdiff2_ros.arguments import refuse_all_but_ros
-from wamdiff2_ros.shutdown import end_process, signals_end_well
+from wamdiff2_ros.shutdown import end_process, signals_set
 from wamdiff2_ros.sync import Synchronizer
 from wamdiff2_ros.worker import Worker
 
@@ -59,11 +60,12 @@ ARGUMENT_ERRORS = (_rclpy.RCLInvalidROSArgsError, _rclpy.UnknownROSArgsError, _r
 class PlannerNode(Node):
     """Feeds a `Planner` from topics, and publishes what it answers."""
 
-    def __init__(self, make: Callable[[params.PlannerParameters], Planner]) -> None:
+    def __init__(self, make: Callable[[params.PlannerParameters], Planner], ended: threading.Event) -> None:
         """Declare parameters and create the topics; `start` then loads the planner.
 
         Args:
             make: builds the planner; runs in the worker thread, as loading a model takes its time.
+            ended: set by the node when its work has failed, and by whoever wants it to end.
 
         Raises:
             UserError: a parameter is wrong.
@@ -76,7 +78,7 @@ class PlannerNode(Node):
             raise UserError("parameter planner", "a checkpoint folder or 'random'", "nothing",
                             "give --checkpoint FOLDER, or -p planner:=FOLDER")
         self.failure: Exception | None = None
-        self.ended = threading.Event()
+        self._ended = ended
         self._make = make
         self._planner: Planner | None = None
         self._counts: Counter[str] = Counter()
@@ -127,9 +129,9 @@ class PlannerNode(Node):
         self._ready_out.publish(Bool(data=True))
 
     def _fail(self, error: Exception) -> None:
-        if rclpy.ok():  # a shutdown closes the publishers under the worker's hands, which is no failure
+        if not self._ended.is_set():  # afterwards the publishers may be closed under the worker's hands: no failure
             self.failure = error
-        self.ended.set()
+        self._ended.set()
 
     def _plan(self, observation: Observation) -> tuple[Plan, float]:
         assert self._planner is not None
@@ -311,10 +313,22 @@ def run(
     """
     wait_without_spinning()
     line = list(sys.argv if arguments is None else arguments)
+    ended = threading.Event()
+    with signals_set(ended):
+        _run_until(ended, line, make, options)
+    return int(ExitCode.DONE)
+
+
+def _run_until(
+    ended: threading.Event,
+    line: list[str],
+    make: Callable[[params.PlannerParameters], Planner],
+    options: Sequence[str],
+) -> None:
     try:
         refuse_all_but_ros(line[1:], options)
-        rclpy.init(args=line)
-        node = PlannerNode(make)
+        rclpy.init(args=line, signal_handler_options=SignalHandlerOptions.NO)
+        node = PlannerNode(make, ended)
     except ARGUMENT_ERRORS as error:
         rclpy.try_shutdown()
         raise UserError("ROS arguments", "valid arguments and parameter files", " ".join(str(error).split())) from error
@@ -324,10 +338,9 @@ def run(
     executor = SingleThreadedExecutor()
     executor.add_node(node)
     try:
-        with signals_end_well():
-            node.start()
-            while rclpy.ok() and not node.ended.is_set():
-                executor.spin_once(timeout_sec=0.2)
+        node.start()
+        while not ended.is_set():
+            executor.spin_once(timeout_sec=0.2)
     finally:
         node.stop()
         executor.shutdown()
@@ -335,7 +348,6 @@ def run(
         rclpy.try_shutdown()
     if node.failure is not None:
         raise node.failure
-    return int(ExitCode.DONE)
 
 
 def main() -> int:

@@ -1,30 +1,30 @@
-"""How a node of ours ends: SIGINT and SIGTERM are a good end, whatever rclpy was doing when they came."""
+"""How a node of ours ends: a signal asks for it, and the main thread takes everything down in order."""
 
 from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-import rclpy
-from rclpy.exceptions import ROSInterruptException
-from rclpy.executors import ExternalShutdownException
-from rclpy.impl.implementation_singleton import rclpy_implementation as _rclpy
-
 
 @contextmanager
-def signals_end_well() -> Iterator[None]:
-    """Leave the block quietly on a signal; a real failure of rclpy still raises."""
+def signals_set(ended: threading.Event) -> Iterator[None]:
+    """Let SIGINT and SIGTERM set `ended`, and nothing else, until the block is left. For the main thread only.
+
+    For a context of `SignalHandlerOptions.NO`: rclpy's own handlers close it from another thread, while executor, node
+    and worker still use it, and wake guard conditions that the main thread may have destroyed meanwhile.
+    """
+    previous = {signum: signal.signal(signum, lambda *_: ended.set()) for signum in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
-    except (KeyboardInterrupt, ExternalShutdownException, ROSInterruptException):
-        pass
-    except _rclpy.RCLError:
-        if rclpy.ok():  # otherwise a signal closed the context under a wait or a publication in hand
-            raise
+    finally:
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)
 
 
 def end_process(code: int) -> NoReturn:

@@ -41,7 +41,7 @@ def test_a_slow_planners_latency_and_drops_are_found(scripted_command, monkeypat
     figures = measure_node(scripted_command, "measured", SEEN, 10.0, 20, tmp_path / "node.log", told.append)
     rows = {row.name: row for row in figures.rows}
     assert list(rows) == ["start_to_ready", "start_to_first_plan", "latency", "model", "plan", "way"]
-    assert rows["start_to_first_plan"].ms_median >= rows["start_to_ready"].ms_median + 400
+    assert rows["start_to_first_plan"].ms_median >= rows["start_to_ready"].ms_median + 300  # `ready` may be heard late
     assert rows["plan"].ms_median >= 400
     assert rows["latency"].ms_median >= rows["plan"].ms_median
     assert 0 < rows["way"].ms_median < 400

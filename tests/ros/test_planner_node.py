@@ -383,3 +383,26 @@ end_process(3)
 """
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert (run.returncode, run.stdout) == (3, "a plan")
+
+
+@pytest.mark.parametrize("signum", ["SIGINT", "SIGTERM"])
+def test_a_signal_leaves_the_context_open_for_the_work_in_hand(ros_domain, signum):
+    """Whoever closes it under the node's hands, from a thread of rclpy's, may crash the process."""
+    program = f"""
+import os, signal, time
+import rclpy
+from wamdiff2_core.planner import make_planner
+from wamdiff2_ros import planner_node
+from wamdiff2_ros.shutdown import end_process
+def make(settings):
+    os.kill(os.getpid(), signal.{signum})
+    time.sleep(0.5)
+    print("open" if rclpy.ok() else "closed")
+    return make_planner("random")
+code = planner_node.run(["planner", "--ros-args", "-p", "planner:=random"], make)
+print(code, "open" if rclpy.ok() else "closed", flush=True)
+end_process(code)
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.split() == ["open", "0", "closed"]
