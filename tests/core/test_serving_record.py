@@ -131,11 +131,10 @@ def test_shifted_weights_decode_only_autoregressively_and_ignore_the_block_size(
         record.check_request(DecodeConfig(strategy="sequential", block_size=1))
 
 
-def test_a_generalist_names_its_tasks_and_a_planner_needs_no_list(nano_folder):
+def test_a_generalist_names_its_tasks_and_a_planner_needs_no_list():
     assert GENERALIST.trained_tasks == TASK_NAMES
     assert ServingRecord(planning=PlanningTask()).trained_tasks == ("planning",)
     assert ServingRecord().trained_tasks == ()
-    assert ServingRecord.load(nano_folder).trained_tasks == ("planning",)
 
 
 def test_a_task_outside_the_record_is_refused_unless_it_states_none():
