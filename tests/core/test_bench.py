@@ -102,6 +102,11 @@ def test_decode_takes_prompts_of_a_file_and_chosen_rows(quick, nano_folder, tmp_
     assert not any(result["ratios"].values())
 
 
+def other_grammar(folder):
+    """What `bench plan` measures beside the grammar of the folder's record."""
+    return {"off": "task", "task": "off"}[load_chat_codec(folder)[1].decode.grammar]
+
+
 def test_prefill_and_plan_write_their_parts(quick, nano_folder, tmp_path):
     file = tmp_path / "bench.json"
     assert run("prefill", nano_folder, "--rounds", 1, "--lengths", "16,32", "--json", file) == 0
@@ -115,13 +120,14 @@ def test_prefill_and_plan_write_their_parts(quick, nano_folder, tmp_path):
     assert run("plan", nano_folder, "--rounds", 1, "--json", file) == 0
     every = json.loads(file.read_text())["rows"]
     rows = {row["name"]: row["ms_median"] for row in every}
-    assert list(rows) == ["load", "warm_up", "first_plan", "plan", "prefill", "decode", "other", "grammar_task",
+    other = other_grammar(nano_folder)
+    assert list(rows) == ["load", "warm_up", "first_plan", "plan", "prefill", "decode", "other", f"grammar_{other}",
                           "temperature"]
     assert rows["plan"] == pytest.approx(rows["prefill"] + rows["decode"] + rows["other"])
     assert min(rows.values()) > 0
     assert [row["calls"] for row in every] == [1] * 9
     decoded = {row["name"]: row["forwards_per_answer"] for row in every if row["forwards_per_answer"] is not None}
-    assert list(decoded) == ["plan", "grammar_task", "temperature"]
+    assert list(decoded) == ["plan", f"grammar_{other}", "temperature"]
     assert min(decoded.values()) >= 2
 
 
@@ -188,7 +194,9 @@ def test_plan_rows_take_turns_on_other_pictures_each_in_its_own_decoding(nano_fo
     told = []
     _, dtype = parts.measure_plan(nano_folder, 2, show=told.append, temperature=0.5)
     assert dtype == torch.float32
-    kinds = [("off", 0.0), ("task", 0.0), ("off", 0.5)]
+    other = other_grammar(nano_folder)
+    own = {"off": "task", "task": "off"}[other]
+    kinds = [(own, 0.0), (other, 0.0), ("off", 0.5)]
     measured = seen[-6:]
     assert [kind[:2] for kind in measured] == [*kinds, *kinds[1:], kinds[0]]
     assert [kind[:2] for kind in seen[3:-6]] == [kinds[0]] * 2 + [kinds[1]] * 2 + [kinds[2]] * 2  # warm-up of each

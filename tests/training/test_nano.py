@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +37,8 @@ def plans(nano: Checkpoint, targets_m: list[list[float]], command: NavCommand) -
         observation = Observation((CameraFrame(ROAD, 0),), ego, Navigation(np.array(targets_m), command))
         requests.append(nano.chat.encode(ChatRequest(planning_prompt(observation, nano.record.planning), (ROAD,))))
     planned = {}
-    for speed_mps, answer in zip(SPEEDS_MPS, Generator(nano).generate(requests, nano.record.decode), strict=True):
+    free = replace(nano.record.decode, grammar="off")
+    for speed_mps, answer in zip(SPEEDS_MPS, Generator(nano).generate(requests, free), strict=True):
         try:
             planned[float(speed_mps)] = parse_waypoints(answer.text, nano.record.planning).xy_m
         except AnswerError:
