@@ -107,12 +107,19 @@ def claim(config: StageConfig) -> AbstractContextManager[None]:
 
 
 def make_accelerator(config: StageConfig) -> Accelerator:
-    """The accelerator of this launch, with the run's trackers."""
+    """The accelerator of this launch, with the run's trackers.
+
+    Raises:
+        UserError: a tracker's package is not installed.
+    """
     from accelerate import Accelerator
 
     accelerator = Accelerator(
         cpu=not torch.accelerator.is_available(), log_with=list(config.run.trackers) or None, project_dir=config.out
     )
+    absent = set(config.run.trackers) - {str(getattr(tracker, "value", tracker)) for tracker in accelerator.log_with}
+    if absent:  # accelerate leaves them out without a word
+        raise UserError("run.trackers", "installed packages", ", ".join(sorted(absent)), "install them with pip")
     plugin = getattr(accelerator.state, "deepspeed_plugin", None)
     if plugin is not None:  # it learns the batch from a data loader otherwise, and clips by its own file
         plugin.deepspeed_config["train_micro_batch_size_per_gpu"] = config.run.micro_batch

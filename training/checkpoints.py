@@ -66,10 +66,11 @@ def claim_folder(out: Path, contents: Mapping[str, Any]) -> Iterator[None]:
 
 
 def shorten_log(out: Path, step: int) -> None:
-    """Take lines of steps behind `step`, where a run goes on, off its log."""
+    """Take lines of steps behind `step`, where a run goes on, off its log, and a last one that a full disk has cut."""
     log = out / LOG_NAME
     if log.exists():
-        lines = [line for line in log.read_text().splitlines() if json.loads(line)["step"] <= step]
+        whole = log.read_text().rpartition("\n")[0]
+        lines = [line for line in whole.splitlines() if json.loads(line)["step"] <= step]
         replace_file(log, "".join(line + "\n" for line in lines))
 
 

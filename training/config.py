@@ -16,6 +16,7 @@ from wamdiff2_core.serving_record import ServingRecord
 
 Precision = Literal["bf16", "fp32"]
 Kernel = Literal["written", "fused"]
+Tracker = Literal["aim", "clearml", "comet_ml", "dvclive", "mlflow", "swanlab", "tensorboard", "trackio", "wandb"]
 LossForm = Literal["paper", "upstream"]
 Divergence = Literal["jsd", "forward_kl", "reverse_kl"]
 StageName = Literal["autoregressive", "block_adaptation", "block_distillation", "cross_scale"]
@@ -255,7 +256,7 @@ class RunConfig(Strict):
     validate_every: int = 100
     checkpoint_every: int = 100
     keep: int = 2
-    trackers: tuple[str, ...] = ("tensorboard",)
+    trackers: tuple[Tracker, ...] = ("tensorboard",)
 
     def __post_init__(self) -> None:
         for name in ("steps", "stop_at", "threads", "kept_images"):
@@ -297,6 +298,8 @@ class StageConfig(Strict):
         require(distils == (self.distillation is not None), "distillation",
                 f"{'a section' if distils else 'no section'} in stage {self.stage}",
                 "none" if self.distillation is None else "one")
+        require(self.stage != "cross_scale" or self.distillation.on_policy is not None, "distillation.on_policy",
+                "a section in stage cross_scale, which trains on the student's trajectories", "none")
         require(self.run.kept_images == 0 or self.optimizer.vision_frozen, "run.kept_images", "0 while vision learns",
                 self.run.kept_images, "freeze it: optimizer.vision_lr 0 and optimizer.merger_lr 0")
         given, size = self.record.decode.block_size, decoded_block_size(self)

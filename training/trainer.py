@@ -99,7 +99,8 @@ class Trainer:
                     since = time.monotonic()
                     self._log(line)
                     if progress is not None and task is not None:
-                        text = f"{self.out.name} loss {line['loss']:.4f} {line['samples_per_s']:.1f} samples/s"
+                        text = (f"{self.out.name} loss {line['loss']:.4f} {line['samples_per_s']:.1f} samples/s "
+                                f"{line['memory_gib']:.1f} GiB")
                         progress.update(task, completed=self.step, description=text)
                 if self.step % run.checkpoint_every == 0 or last:
                     self.save()

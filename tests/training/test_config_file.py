@@ -90,6 +90,9 @@ def test_a_mixture_beside_the_file_gives_its_sources(tmp_path: Path) -> None:
     ("stage: autoregressive\nout: o\ndata: {train: []}\n", "at least one source"),
     ("stage: block_distillation\nout: o\ndata: {train: a.jsonl}\n", "distillation: expected a section"),
     ("stage: adapt\nout: o\ndata: {train: a.jsonl}\n", "stage"),
+    ("stage: cross_scale\nout: o\ndata: {train: a.jsonl}\ndistillation: {teacher: {checkpoint: t}}\n",
+     "distillation.on_policy: expected a section"),
+    ("stage: autoregressive\nout: o\ndata: {train: a.jsonl}\nrun: {trackers: [foo]}\n", "run.trackers"),
 ])
 def test_what_is_wrong_with_a_file_is_told(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
@@ -135,6 +138,15 @@ def test_shipped_stage_files_are_valid_and_open_with_their_launch_line(file: Pat
     assert any(str(file.relative_to(CONFIGS.parents[1])) in line for line in comments)
     if config.stage != "autoregressive":
         assert config.init is not None
+
+
+@pytest.mark.parametrize("file", STAGES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_a_checkpoint_may_be_asked_all_that_its_mixture_taught_it(file: Path) -> None:
+    task = {"navsim": "planning", "drivelm": "drivebench", "lingoqa": "lingoqa", "coco": "grounding",
+            "questions": "lingoqa", "grounding": "grounding"}
+    config, _ = load_stage(file)
+    taught = {task.get(source.name, "planning") for source in config.data.train}
+    assert taught == set(config.record.trained_tasks)
 
 
 def test_published_optimiser_settings_stand_in_the_large_stages() -> None:

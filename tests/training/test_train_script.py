@@ -38,6 +38,19 @@ def test_a_stage_that_cannot_be_run_ends_with_the_code_of_wrong_use() -> None:
     assert done.stderr.strip() == "error: CONFIG: expected a YAML file, got nowhere.yaml (no such file)"
 
 
+@pytest.mark.skipif(not HERE.exists() or Path(sys.prefix) != ROOT / ".venv", reason="runs the checkout's own .venv")
+def test_files_are_looked_for_where_it_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text("stage: none\nout: o\n")
+    done = train_sh(CONFIG_PATH="mine.yaml", NUM_GPUS="1")
+    assert done.returncode == 2
+    assert "stage" in done.stderr
+    assert "no such file" not in done.stderr
+    done = train_sh(CONFIG_PATH="mine.yaml", NUM_GPUS="1", ACCELERATE_CONFIG="nowhere.yaml")
+    assert done.returncode == 2
+    assert done.stderr.strip() == "error: ACCELERATE_CONFIG: expected a file, got nowhere.yaml"
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="the CPU launch is for machines without accelerators")
 @pytest.mark.skipif(not HERE.exists() or Path(sys.prefix) != ROOT / ".venv", reason="runs the checkout's own .venv")

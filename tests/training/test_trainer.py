@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.training import ranks
 from training.assembly import assemble, check_stage, claim, make_accelerator
-from training.checkpoints import best_checkpoint, checkpoints, resolve_checkpoint
+from training.checkpoints import best_checkpoint, checkpoints, resolve_checkpoint, shorten_log
 from training.config import OptimizerConfig, RunConfig, StageConfig, check_batch, stage_record
 from training.optimizer import parameter_groups, share_of_peak
 from training.parallel import STATE_NAME
@@ -470,3 +470,10 @@ def test_vision_mergers_and_language_learn_at_their_own_rates(small_model) -> No
     assert seen["model.visual.deepstack_merger_list.0.norm.weight"] == (2.0, 0.0)
     assert seen["model.language_model.layers.0.mlp.up_proj.weight"] == (3.0, 0.05)
     assert seen["model.language_model.embed_tokens.weight"] == (3.0, 0.0)
+
+
+def test_a_log_line_that_a_full_disk_has_cut_does_not_stop_a_resume(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"step"')
+    shorten_log(tmp_path, 2)
+    assert log.read_text() == '{"step": 1}\n{"step": 2}\n'
