@@ -190,14 +190,15 @@ def test_the_shipped_checkpoint_is_not_worse(nano_folder: Path):
         picture = rng.integers(0, 255, (128, 256, 3), np.uint8)
         prompts.append(checkpoint.chat.encode(ChatRequest(text, (picture,))))
     decoder = Generator(checkpoint)
-    hurried = replace(record.decode, denoising_steps=2, strategy="low_confidence_static")
+    served = replace(record.decode, grammar="off")
+    hurried = replace(served, denoising_steps=2, strategy="low_confidence_static")
     grammars = [waypoint_language(checkpoint.chat, record.planning)] * len(prompts)
     free = decoder.generate(prompts, hurried)
     bound = decoder.generate(prompts, replace(hurried, grammar="task"), grammars=grammars)
     assert all(readable("waypoints", answer) for answer in bound)
     assert not all(readable("waypoints", answer) for answer in free)
-    patient = decoder.generate(prompts[:3], record.decode)
-    again = decoder.generate(prompts[:3], replace(record.decode, grammar="task"), grammars=grammars[:3])
+    patient = decoder.generate(prompts[:3], served)
+    again = decoder.generate(prompts[:3], replace(served, grammar="task"), grammars=grammars[:3])
     for one, other in zip(patient, again, strict=True):
         if other.stats.interventions == 0:
             assert one.text == other.text
