@@ -6,7 +6,10 @@ sample are `ConversationError`, so that a caller can skip the sample and go on.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +20,36 @@ import numpy as np
 from wamdiff2_core.errors import UserError
 
 ROLES = ("system", "human", "gpt")
+_LONGEST_PATH, _LONGEST_NAME = 4095, 255  # bytes; no file system that Linux mounts holds more
+_ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class ConversationError(ValueError):
-    """One sample cannot be used; the message says why."""
+    """One sample cannot be used; the message says why.
+
+    Attributes:
+        kind: of the fault, as `wamdiff2 data check` counts it.
+    """
+
+    kind = "bad_sample"
+
+
+class UnknownRoleError(ConversationError):
+    """A turn has a role that is none of `ROLES`."""
+
+    kind = "unknown_role"
+
+
+class BadIdError(ConversationError):
+    """An id is neither text nor an integer."""
+
+    kind = "bad_id"
+
+
+class LoneSurrogateError(ConversationError):
+    """Some text has half of a surrogate pair: JSON can spell it, but it has no UTF-8 and no tokens."""
+
+    kind = "lone_surrogate"
 
 
 @dataclass(frozen=True)
@@ -75,14 +104,16 @@ class Conversation:
         """
         if not isinstance(data, Mapping):
             raise ConversationError(f"expected an object, got {type(data).__name__}")
+        if half := lone_surrogate(data):
+            raise LoneSurrogateError(f"expected text that has UTF-8, got {half}, half of a surrogate pair")
         turns = data.get("conversations")
         if not isinstance(turns, list) or not turns:
             raise ConversationError("conversations: expected a list of at least one turn")
         return cls(
             turns=tuple(_turn(index, turn) for index, turn in enumerate(turns)),
             images=image_paths(data.get("image")),
-            id=data.get("id"),
-            datasource=data.get("datasource"),
+            id=_id(data.get("id")),
+            datasource=_datasource(data.get("datasource")),
             min_pixels=_pixels(data, "min_pixels"),
             max_pixels=_pixels(data, "max_pixels"),
         )
@@ -139,10 +170,22 @@ def _turn(index: int, data: object) -> Turn:
     if not isinstance(data, Mapping) or not isinstance(data.get("value"), str):
         raise ConversationError(f"conversations[{index}]: expected {{from, value}} with a text value")
     if data.get("from") not in ROLES:
-        raise ConversationError(
+        raise UnknownRoleError(
             f"conversations[{index}].from: expected one of {', '.join(ROLES)}, got {data.get('from')!r}"
         )
     return Turn(data["from"], data["value"])
+
+
+def _id(value: Any) -> str | int | None:
+    if value is not None and (not isinstance(value, (str, int)) or isinstance(value, bool)):
+        raise BadIdError(f"id: expected text or an integer, got {type(value).__name__}")
+    return value
+
+
+def _datasource(value: Any) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise ConversationError(f"datasource: expected text, got {type(value).__name__}")
+    return value
 
 
 def _pixels(data: Mapping[str, Any], key: str) -> int | None:
@@ -157,14 +200,63 @@ def image_paths(value: object) -> tuple[str, ...]:
     paths = [] if value is None else [value] if isinstance(value, str) else value
     if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
         raise ConversationError(f"image: expected a path or a list of paths, got {value!r}")
+    for path in paths:
+        if _bytes(path) > _LONGEST_PATH or max(map(_bytes, path.split("/"))) > _LONGEST_NAME:
+            raise ConversationError(f"image: expected paths of at most {_LONGEST_PATH} bytes, {_LONGEST_NAME} of them "
+                                    f"in a name, got one of {_bytes(path)}")
     return tuple(paths)
+
+
+def _bytes(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+def lone_surrogate(data: object) -> str:
+    """The first half of a surrogate pair in any text of some JSON, escaped; empty where there is none."""
+    left = [data]
+    while left:  # a loop, for what is nested too deep for another call
+        value = left.pop()
+        if isinstance(value, str) and not value.isascii():
+            try:
+                value.encode()
+            except UnicodeEncodeError as error:
+                return f"\\u{ord(value[error.start]):04x}"
+        elif isinstance(value, Mapping):
+            left += [*value.keys(), *value.values()]
+        elif isinstance(value, list):
+            left += value
+    return ""
+
+
+def parse_json(text: str, **hooks: Any) -> Any:
+    """`json.loads` with one error for all that it cannot read.
+
+    Args:
+        text: JSON.
+        hooks: of `json.loads`.
+
+    Raises:
+        json.JSONDecodeError: it is not JSON, is nested deeper than the stack holds, or has an integer of more digits
+            than Python converts.
+    """
+    try:
+        return json.loads(text, **hooks)
+    except RecursionError:
+        raise json.JSONDecodeError("Nested too deep", text, 0) from None
+    except json.JSONDecodeError:
+        raise
+    except ValueError:
+        digits = sys.get_int_max_str_digits()
+        found = re.search(f"[0-9]{{{digits + 1}}}", text)
+        place = found.start() if found else 0
+        raise json.JSONDecodeError(f"Integer of more than {digits} digits", text, place) from None
 
 
 def read_objects(path: Path) -> list[object]:
     """All samples of a conversation file, unchecked one by one.
 
     Raises:
-        UserError: no such file, a folder, not UTF-8, malformed JSON, or not a list.
+        UserError: no such file, a folder, not UTF-8, malformed JSON, half of a surrogate pair, or not a list.
     """
     field = str(path)
     if path.is_dir():
@@ -187,10 +279,17 @@ def read_objects(path: Path) -> list[object]:
 
 def _loads(text: str, field: str, first_line: int) -> object:
     try:
-        return json.loads(text)
+        data = parse_json(text)
     except json.JSONDecodeError as error:
         where = f"{error.msg} at line {first_line + error.lineno - 1}, column {error.colno}"
         raise UserError(field, "valid JSON", where) from None
+    # Whoever reads all samples at once also writes them out again, as UTF-8.
+    if _ESCAPED_SURROGATE.search(text):
+        for number, item in enumerate(data if isinstance(data, list) else [data]):
+            if half := lone_surrogate(item):
+                where = f"sample {number + 1}" if isinstance(data, list) else f"line {first_line}"
+                raise UserError(field, "text that has UTF-8", f"{half}, half of a surrogate pair, in {where}")
+    return data
 
 
 def resolve_image(path: str, beside: Path) -> Path:
@@ -206,8 +305,12 @@ def resolve_image(path: str, beside: Path) -> Path:
 
 
 def first_file(*places: Path) -> Path | None:
-    """The first of some places where there is a file."""
-    return next((place for place in places if place.is_file()), None)
+    """The first of some places where there is a file; one that cannot be looked at has none."""
+    for place in places:
+        with contextlib.suppress(OSError):  # a path that is too long, a folder that may not be entered
+            if place.is_file():
+                return place
+    return None
 
 
 def read_rgb(path: Path) -> np.ndarray:
@@ -225,5 +328,5 @@ def read_rgb(path: Path) -> np.ndarray:
                 white = Image.new("RGBA", rgba.size, "white")
                 return np.asarray(Image.alpha_composite(white, rgba).convert("RGB"))
             return np.asarray(image.convert("RGB"))
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+    except Exception as error:  # each decoder has its own, such as AVIF's RuntimeError
         raise ConversationError(f"image: cannot decode {path.name!r}: {error}") from None

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wamdiff2_core.conversations import read_rgb
+from wamdiff2_core.conversations import Conversation, ConversationError, first_file, read_objects, read_rgb
 from wamdiff2_core.dataset import DatasetWriter, read_dataset, read_images
 from wamdiff2_core.errors import UserError
 
@@ -140,3 +140,50 @@ def test_only_newlines_end_a_line(tmp_path: Path) -> None:
         writer.add("b", "q", "a")
     first, _ = read_dataset(writer.file)
     assert (first.prompt, first.answer) == (text, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [("[" * 100_000, "Nested too deep at line 2"),
+     ('{"id": ' + "1" * 5000 + "}", "Integer of more than 4300 digits at"),
+     (line_of(("human", "q"), ("gpt", "\ud800")), r"got \\ud800, half of a surrogate pair, in line 2")],
+    ids=["deep", "integer", "surrogate"],
+)
+def test_what_json_can_spell_but_nobody_can_use_is_refused_in_one_line(tmp_path: Path, text: str, problem: str) -> None:
+    lines, whole = tmp_path / "a.jsonl", tmp_path / "a.json"
+    lines.write_text("[]\n" + text)
+    whole.write_text("[{},\n" + text + "]")
+    with pytest.raises(UserError, match=problem):
+        read_objects(lines)
+    with pytest.raises(UserError, match=problem.replace("line 2", "") if "half" not in problem else "in sample 2"):
+        read_objects(whole)
+
+
+@pytest.mark.parametrize(
+    ("keys", "kind"),
+    [({"id": ["a"]}, "bad_id"), ({"id": False}, "bad_id"), ({"datasource": ["a"]}, "bad_sample"),
+     ({"image": "x" * 300}, "bad_sample"), ({"own": [{"\udc00": 1}]}, "lone_surrogate")],
+)
+def test_a_fault_of_one_sample_has_its_kind(keys: dict[str, object], kind: str) -> None:
+    turns = [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]
+    with pytest.raises(ConversationError) as caught:
+        Conversation.from_json({"conversations": turns, **keys})
+    assert caught.value.kind == kind
+
+
+def test_a_place_that_cannot_be_looked_at_has_no_file(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    assert first_file(tmp_path / ("x" * 300), tmp_path / "a") == tmp_path / "a"
+    assert first_file(tmp_path / ("x" * 300)) is None
+
+
+def test_a_decoder_with_an_error_of_its_own_is_a_fault_of_the_sample(tmp_path: Path, monkeypatch) -> None:
+    from PIL import Image
+
+    def load(image: object) -> None:
+        raise RuntimeError("Failed to decode")
+
+    Image.fromarray(PICTURE.copy()).save(tmp_path / "a.png")
+    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", load)
+    with pytest.raises(ConversationError, match=r"cannot decode 'a\.png': Failed to decode"):
+        read_rgb(tmp_path / "a.png")

@@ -13,6 +13,7 @@ from training.data.check import KINDS, FileCheck
 from training.data.command import binned, data
 from training.data.limits import LengthLimits
 from training.data.show import ground_to_pixels
+from training.data.sources import ConversationIndex
 from training.data.tokens import TokenCounter
 from wamdiff2_core.cli.main import as_command
 from wamdiff2_core.config import CameraSpec
@@ -48,12 +49,22 @@ def plan(answer: str = WAYPOINTS, **keys: object) -> str:
 FOUND = '[{"bbox_2d": [1, 2, 3, 4], "label": "car"}]'
 GOOD = [plan(id="a"), line(id="b"), line(BOXES, FOUND, image=["good.jpg"], id=3)]
 
+DEEP, LONG = "[" * 100_000, "9" * 5000
+
 BROKEN: dict[str, list[str | bytes]] = {
     "bad_utf8": [b'{"conversations": [{"from": "human", "value": "\xff"}]}'],
-    "malformed_json": ['{"conversations": [', "{'id': 1}"],
+    "malformed_json": ['{"conversations": [', "{'id': 1}", DEEP, line(x=[])[:-3] + DEEP + "]" * 100_000 + "}",
+                       line(id=0)[:-2] + LONG + "}"],
+    "duplicate_key": [line()[:-1] + ', "conversations": ' + line()[18:], '{"x": {"a": 1, "a": 1}, ' + line()[1:]],
+    "lone_surrogate": [json.dumps({**json.loads(line("q", "a")), **keys}) for keys in (
+        {"id": "\ud800"}, {"image": "\udfff.jpg"}, {"datasource": "\ud800 "}, {"own": [{"\udc00": 1}]},
+        {"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a \ud83d"}]},
+    )],
     "non_finite": [line(speed_mps=float("nan")), '{"conversations": [{"from": "human", "value": "q"},'
                    ' {"from": "gpt", "value": "a"}], "x": [1e999]}'],
-    "bad_sample": ["[1]", "{}", '{"conversations": [{"from": "human"}]}', line(image=3)],
+    "bad_sample": ["[1]", "{}", '{"conversations": [{"from": "human"}]}', line(image=3), line(datasource=["a"]),
+                   line(datasource={"a": 1}), *(line("<image> q", image=name) for name in ("x" * 5000, "a/" * 3000))],
+    "bad_id": [line(id=["a"]), line(id={"a": 1}), line(id=True), line(id=1.5)],
     "unknown_role": ['{"conversations": [{"from": "user", "value": "q"}, {"from": "gpt", "value": "a"}]}'],
     "bad_turns": ['{"conversations": [{"from": "human", "value": "q"}]}'],
     "empty_question": [line(" ")],
@@ -90,7 +101,7 @@ def test_each_kind_of_broken_sample_is_found_and_nothing_else(folder: Path, coun
     file = write(folder, [*GOOD[:2], *BROKEN[kind], GOOD[2]])
     if kind == "duplicate_id":
         file = write(folder, [*GOOD, *BROKEN[kind]])
-    report = FileCheck(file, counter, LengthLimits(256, 128), threads=2).run()
+    report = FileCheck(file, counter, LengthLimits(256, 128), examples=0, threads=2).run()
     assert dict(report.counts) == {kind: len(BROKEN[kind])}
     first = 4 if kind == "duplicate_id" else 3
     assert [problem.sample for problem in report.examples] == list(range(first, first + len(BROKEN[kind])))
@@ -98,14 +109,15 @@ def test_each_kind_of_broken_sample_is_found_and_nothing_else(folder: Path, coun
 
 
 def test_every_kind_has_a_broken_file_here() -> None:
-    assert set(BROKEN) == set(KINDS)
+    assert {*BROKEN, "empty_file"} == set(KINDS)
 
 
 def test_all_kinds_in_one_file_are_counted_side_by_side(folder: Path, counter: TokenCounter) -> None:
     lines = [*GOOD, *(text for kind in BROKEN for text in BROKEN[kind])]
     report = FileCheck(write(folder, lines), counter, LengthLimits(256, 128), examples=1).run()
     assert dict(report.counts) == {kind: len(texts) for kind, texts in BROKEN.items()}
-    assert len(report.examples) == len(KINDS)
+    assert len(report.examples) == len(BROKEN)
+    json.dumps(report.to_json(), ensure_ascii=False, allow_nan=False).encode()
     duplicate = next(problem for problem in report.examples if problem.kind == "duplicate_id")
     assert (duplicate.id, duplicate.detail) == ("a", "sample 1 has it too")
 
@@ -116,17 +128,76 @@ def test_heads_alone_do_not_show_a_cut_file(folder: Path) -> None:
     assert FileCheck(file, decode_images=False).run().counts == {"unreadable_image": 1}
 
 
-def test_a_broken_list_is_one_problem(folder: Path) -> None:
-    (folder / "a.json").write_text(f"[{GOOD[0]}, {GOOD[1]}")
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("a.jsonl", b""), ("a.jsonl", b"\n \r\n"), ("a.jsonl", b"\xef\xbb\xbf"), ("a.json", b""), ("a.json", b" [ ] ")],
+)
+def test_a_file_without_samples_is_a_problem(folder: Path, name: str, text: bytes, capsys) -> None:
+    (folder / name).write_bytes(text)
+    assert command("check", folder / name) == 1
+    shown = capsys.readouterr().out
+    assert "empty_file 1" in shown
+    assert f"file: {folder / name}" in shown
+
+
+@pytest.mark.parametrize(
+    ("rest", "kind"),
+    [(b"", "malformed_json"), (b', {"id" 3}, ' + GOOD[2].encode() + b"]", "malformed_json"), (b",]", "malformed_json"),
+     (b"] x", "malformed_json"), (b', "\xff"]', "bad_utf8"), (b", " + b"[" * 100_000, "malformed_json")],
+)
+def test_a_broken_list_is_one_problem_and_what_stands_before_is_checked(folder: Path, rest: bytes, kind: str) -> None:
+    file = folder / "a.json"
+    file.write_bytes(f"[{GOOD[0]}, {BROKEN['bad_id'][0]}".encode() + rest)
+    for _ in range(2):
+        report = FileCheck(file).run()
+        assert report.counts == {"bad_id": 1, kind: 1}
+        assert [problem.sample for problem in report.examples] == [2, 3]
+        assert report.statistics.samples == 2
+    with pytest.raises(UserError, match="expected"):
+        ConversationIndex(file)
+
+
+def test_a_list_goes_on_behind_an_integer_that_cannot_be_read(folder: Path) -> None:
+    (folder / "a.json").write_text(f'[{GOOD[0]}, {{"id": {LONG}}}, {GOOD[1]}]')
     report = FileCheck(folder / "a.json").run()
-    assert report.counts == {"malformed_json": 1}
+    assert ([problem.sample for problem in report.examples], report.statistics.samples) == ([2], 3)
+
+
+def test_a_whole_list_is_good(folder: Path) -> None:
     (folder / "a.json").write_text(f"[{GOOD[0]}, {GOOD[1]}]")
     assert FileCheck(folder / "a.json").run().ok
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "kind"),
+    [("with 6 new", f"with {LONG} new", "waypoints"), ("6.5", LONG[:400], "non_finite")],
+)
+def test_a_number_of_any_length_in_a_prompt_is_one_problem(folder: Path, old: str, new: str, kind: str) -> None:
+    file = write(folder, [GOOD[0], line(PLAN.replace(old, new), WAYPOINTS, image="good.jpg"), GOOD[1]])
+    report = FileCheck(file).run()
+    assert ([problem.kind for problem in report.examples], report.examples[0].sample) == ([kind], 2)
+
+
+def test_an_image_whose_decoder_has_an_error_of_its_own_is_unreadable(folder: Path, monkeypatch) -> None:
+    def load(image: object) -> None:
+        raise RuntimeError("Failed to decode")
+
+    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", load)
+    report = FileCheck(write(folder, [GOOD[0]])).run()
+    assert report.counts == {"unreadable_image": 1}
+
+
+@pytest.mark.parametrize("kind", ["malformed_json", "lone_surrogate", "bad_sample", "bad_id"])
+def test_training_refuses_what_check_finds_with_one_line(folder: Path, kind: str) -> None:
+    index = ConversationIndex(write(folder, BROKEN[kind]))
+    for number in range(len(index)):
+        with pytest.raises(UserError, match=rf"samples\.jsonl: sample {number + 1}: expected") as caught:
+            index[number]
+        assert "\n" not in str(caught.value)
+
+
 def test_lengths_are_those_of_training(folder: Path, counter: TokenCounter) -> None:
     from training.data.encode import SampleEncoder
-    from training.data.sources import ConversationIndex
 
     file = write(folder, GOOD)
     statistics = FileCheck(file, counter).run().statistics
@@ -198,6 +269,13 @@ def test_show_prints_a_sample_as_a_model_sees_it(folder: Path, capsys, wanted: s
     assert WAYPOINTS in shown
     assert '{"speed_mps": 6.5}' in shown
     assert [path.suffix for path in folder.iterdir()].count(".png") == 1  # nothing was written but the fixture's
+
+
+def test_show_names_what_cannot_be_read_and_passes_by_what_is_no_sample(folder: Path) -> None:
+    file = write(folder, ['["a"]', f'{{"id": "deep", "x": {DEEP}', plan(id="a")])
+    assert command("show", file, "a") == 0
+    with pytest.raises(UserError, match="sample 2: expected valid JSON, got Nested too deep"):
+        command("show", file, "deep")
 
 
 def test_an_id_goes_before_a_number(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

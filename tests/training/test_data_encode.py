@@ -172,6 +172,17 @@ def test_sentence_ends_are_behind_whole_sentences() -> None:
     ]
 
 
+def test_the_number_of_an_item_is_no_sentence(codec) -> None:
+    text = "1. Stop. 2. Look.\n(b)\n- \nAt 3. 3. Go. 4."
+    assert [text[:end].splitlines()[-1] for end in sentence_ends(text)] == [
+        "1. Stop.", "1. Stop. 2. Look.", "At 3.", "At 3. 3. Go.", "At 3. 3. Go. 4."
+    ]
+    answer = "1. Stop. 2. Look. 3. Go on, slowly."
+    shortening = encoder(codec, limits_for(codec, "1. Stop. 2. Look. 3.", "shorten"))
+    encoded = shortening.encode(sample(("human", "q"), ("gpt", answer)))
+    assert codec.decode(encoded.answer_ids.tolist()) == "1. Stop. 2. Look."
+
+
 def test_a_too_long_prompt_loses_its_oldest_exchange_with_its_image(codec, tmp_path: Path) -> None:
     images = tuple(picture(tmp_path / f"{k}.png", seed=k) for k in range(3))
     talk = sample(("human", "<image> first"), ("gpt", "A."), ("human", "<image> second"), ("gpt", "B."),

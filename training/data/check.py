@@ -24,7 +24,7 @@ from training.data.limits import LengthLimits
 from training.data.sources import ConversationIndex
 from training.data.tokens import TokenCounter
 from wamdiff2_core.config import PlanningTask
-from wamdiff2_core.conversations import Conversation, ConversationError, resolve_image
+from wamdiff2_core.conversations import Conversation, ConversationError, lone_surrogate, parse_json, resolve_image
 from wamdiff2_core.dataset import image_marks
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.images import MAX_ASPECT_RATIO
@@ -35,10 +35,14 @@ from wamdiff2_core.tasks.text import AnswerError
 
 # Kinds of problems, in the order of the report, with what each means.
 KINDS = {
+    "empty_file": "a file without samples",
     "bad_utf8": "not UTF-8",
-    "malformed_json": "not JSON",
+    "malformed_json": "not JSON, nested too deep, or an integer too long",
+    "duplicate_key": "a key that stands twice in one object, of which only the last is read",
     "non_finite": "NaN or an infinite number",
+    "lone_surrogate": "half of a surrogate pair, which has no UTF-8 and no tokens",
     "bad_sample": "not of the documented shape",
+    "bad_id": "an id that is neither text nor an integer",
     "unknown_role": "a role other than system, human, gpt",
     "bad_turns": "does not end with a question and its answer",
     "empty_question": "nothing asked",
@@ -173,14 +177,7 @@ class FileCheck:
         Args:
             progress: called with samples done and samples in all.
         """
-        try:
-            index = ConversationIndex(self.file, self._cache)
-        except UserError as error:
-            if not self.file.is_file():
-                raise
-            kind = "bad_utf8" if error.expected == "UTF-8 text" else "malformed_json"
-            self._add(kind, 0, "", f"{error.field}: {error.got}")
-            return self._report
+        index = ConversationIndex(self.file, self._cache, up_to_fault=True)
         with ThreadPoolExecutor(self._threads) as pool:
             for start in range(0, len(index), _BATCH):
                 rows = range(start, min(start + _BATCH, len(index)))
@@ -189,8 +186,20 @@ class FileCheck:
                     self._check(number, conversation, paths, looks)
                 progress(rows.stop, len(index))
         self._report.statistics.samples = len(index)
+        if index.fault is not None:
+            self._add_fault(index.fault, len(index) + 1)
+        elif not len(index):
+            self._add("empty_file", 0, "", str(self.file))
         self._find_duplicates(index)
         return self._report
+
+    def _add_fault(self, fault: UserError, number: int) -> None:
+        """Note where a list breaks: in or before sample `number`, or behind the list."""
+        if fault.got == "an empty file":
+            self._add("empty_file", 0, "", str(self.file))
+            return
+        kind = "bad_utf8" if fault.expected == "UTF-8 text" else "malformed_json"
+        self._add(kind, number, "", str(fault))
 
     def _parse(self, raw: bytes, number: int) -> Conversation | None:
         """The conversation of a sample, or None after its problem has been noted."""
@@ -204,20 +213,34 @@ class FileCheck:
             value = float(text)
             return value if math.isfinite(value) else constant(text)
 
+        twice: list[str] = []
+
+        def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+            found = dict(pairs)
+            if len(found) < len(pairs):
+                twice.extend(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+            return found
+
         try:
-            data = json.loads(raw.decode("utf-8"), parse_constant=constant, parse_float=number_of)
+            data = parse_json(
+                raw.decode("utf-8"), parse_constant=constant, parse_float=number_of, object_pairs_hook=object_of
+            )
         except UnicodeDecodeError as error:
             return self._add("bad_utf8", number, "", f"byte {raw[error.start]:#x} at offset {error.start}")
         except json.JSONDecodeError as error:
             return self._add("malformed_json", number, "", f"{error.msg} at character {error.pos}")
-        name = str(data.get("id", "")) if isinstance(data, dict) else ""
+        given = data.get("id") if isinstance(data, dict) else None
+        name = str(given) if isinstance(given, (str, int)) else ""
+        if lone_surrogate(name):
+            name = ascii(name)  # it is printed
+        if twice:
+            self._add("duplicate_key", number, name, ", ".join(map(repr, sorted(set(twice)))))
         if odd:
             self._add("non_finite", number, name, ", ".join(sorted(set(odd))))
         try:
             return Conversation.from_json(data)
         except ConversationError as error:
-            kind = "unknown_role" if ".from: expected one of" in str(error) else "bad_sample"
-            return self._add(kind, number, name, str(error))
+            return self._add(error.kind, number, name, str(error))
 
     def _with_looks(
         self, parsed: Iterable[tuple[int, Conversation | None]], pool: ThreadPoolExecutor
@@ -246,7 +269,7 @@ class FileCheck:
                     image.draft("RGB", (1, 1))  # JPEG: all data are read, but few pixels are computed
                     image.load()
                 return size
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        except Exception as error:  # each decoder has its own, such as AVIF's RuntimeError
             return f"{path}: {error}"
 
     def _check(
@@ -307,7 +330,11 @@ class FileCheck:
             if command := _COMMAND.search(question):
                 stats.commands[(command.group(1) or command.group(2)).rstrip(".")] += 1
             if speed := _SPEED.search(question):
-                stats.speeds_mps[math.floor(float(speed.group(1)))] += 1
+                speed_mps = float(speed.group(1))
+                if math.isfinite(speed_mps):
+                    stats.speeds_mps[math.floor(speed_mps)] += 1
+                else:
+                    self._add("non_finite", number, name, "the speed of the prompt")
         elif asked_task(question) == "grounding":
             try:
                 parse_grounding(answer)

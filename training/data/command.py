@@ -214,7 +214,8 @@ def _print_report(report: Report, console: Console) -> None:
             console.print(f"[bold red]{kind}[/] {count:,}: {meaning}")
             for problem in (problem for problem in report.examples if problem.kind == kind):
                 name = f" (id {problem.id})" if problem.id else ""
-                console.print(f"  sample {problem.sample}{escape(name)}: {escape(problem.detail)}", soft_wrap=True)
+                where = f"sample {problem.sample}" if problem.sample else "file"
+                console.print(f"  {where}{escape(name)}: {escape(problem.detail)}", soft_wrap=True)
     console.print("[bold green]nothing wrong[/]" if report.ok else
                   f"[bold red]{sum(report.counts.values()):,} problems of {len(report.counts)} kinds[/]")
 

@@ -26,6 +26,7 @@ from wamdiff2_core.model.positions import prompt_positions
 
 OVER_LONG = ("dropped_prompt_tokens", "dropped_answer_tokens", "shortened_prompt_tokens", "shortened_answer_tokens")
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*(?=\s)|\n+|$")
+_LIST_MARK = re.compile(r"[-*\u2022]|\(?([0-9]+|[A-Za-z]|[ivxIVX]+)[.)]+")
 _NUMBERS = re.compile(r"[-+\d.,\s]+")
 
 
@@ -142,9 +143,13 @@ def is_free_text(answer: str) -> bool:
 
 
 def sentence_ends(text: str) -> list[int]:
-    """Positions behind each sentence or line of a text, the last one behind all of it."""
-    ends = {len(text[: match.end()].rstrip()) for match in _SENTENCE_END.finditer(text)}
-    return sorted(ends - {0})
+    """Positions behind each sentence or line of a text, the last one behind all of it.
+
+    The number of an item of a list, such as `3.`, is no sentence: it belongs to what follows.
+    """
+    ends = sorted({len(text[: match.end()].rstrip()) for match in _SENTENCE_END.finditer(text)} - {0})
+    pieces = (text[start:end].strip() for start, end in zip([0, *ends], ends, strict=False))
+    return [end for end, piece in zip(ends, pieces, strict=True) if end == ends[-1] or not _LIST_MARK.fullmatch(piece)]
 
 
 def without_oldest(exchange: Exchange) -> tuple[Exchange, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -33,8 +33,10 @@ def find_sample(index: ConversationIndex, wanted: str) -> int:
         UserError: there is neither.
     """
     for number in range(len(index)):
-        if wanted.encode() in index.raw(number) and str(index.object(number).get("id")) == wanted:
-            return number
+        if wanted.encode() in index.raw(number):
+            found = index.object(number)
+            if isinstance(found, Mapping) and str(found.get("id")) == wanted:
+                return number
     if wanted.isdigit() and 1 <= int(wanted) <= len(index):
         return int(wanted) - 1
     raise UserError("sample", f"an id in {index.file}, or a number from 1 to {len(index)}", wanted)

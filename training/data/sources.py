@@ -23,6 +23,7 @@ import numpy as np
 
 from training.data.slices import is_among
 from wamdiff2_core.config import Strict
+from wamdiff2_core.conversations import parse_json
 from wamdiff2_core.dataset import Sample, sample_from_json
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.outputs import cache_folder
@@ -66,11 +67,12 @@ class ConversationIndex:
 
     Attributes:
         file: the conversation file.
+        fault: where a list that is not valid JSON breaks; only with `up_to_fault`.
     """
 
     def __init__(
         self, file: Path | str, cache: Path | str | None = None, limit: int = 0,
-        where: Mapping[str, Sequence[str]] | None = None,
+        where: Mapping[str, Sequence[str]] | None = None, up_to_fault: bool = False,
     ) -> None:
         """Find every sample, or read where they were found before.
 
@@ -79,6 +81,7 @@ class ConversationIndex:
             cache: folder of the places; beside the file when None, or in the user's cache where that is not writable.
             limit: the first samples only; 0 for all.
             where: only samples in these slices, see `SourceConfig`; every line is read once for it.
+            up_to_fault: a list that is not valid JSON is not refused; it has the samples before its `fault`.
 
         Raises:
             UserError: no such file, or a list that is not valid JSON. A broken line of a `.jsonl` file is told only
@@ -87,6 +90,8 @@ class ConversationIndex:
         self.file = Path(file)
         self._cache, self._limit = (None if cache is None else Path(cache)), limit
         self._where = {key: tuple(names) for key, names in (where or {}).items()}
+        self._up_to_fault = up_to_fault
+        self.fault: UserError | None = None
         self._open()
 
     def __len__(self) -> int:
@@ -117,7 +122,7 @@ class ConversationIndex:
     def _parsed(self, raw: bytes, number: int) -> Any:
         where = f"{self.file}: sample {number}"
         try:
-            return json.loads(raw.decode("utf-8"))
+            return parse_json(raw.decode("utf-8"))
         except UnicodeDecodeError as error:
             raise UserError(where, "UTF-8 text", f"byte {raw[error.start]:#x} at offset {error.start}") from None
         except json.JSONDecodeError as error:
@@ -136,7 +141,8 @@ class ConversationIndex:
         return (self[index] for index in range(len(self)))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"file": self.file, "_cache": self._cache, "_limit": self._limit, "_where": self._where}
+        return {"file": self.file, "fault": self.fault, "_cache": self._cache, "_limit": self._limit,
+                "_where": self._where, "_up_to_fault": self._up_to_fault}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -165,9 +171,16 @@ class ConversationIndex:
                 stored = np.load(folder / name, mmap_mode="r", allow_pickle=False)
                 if stored.dtype == np.int64 and stored.ndim == 2 and stored.shape[1] == 2:
                     return stored
-        spans = line_spans(self.file) if self.file.suffix == ".jsonl" else list_spans(self.file)
+        if self.file.suffix == ".jsonl":
+            spans, self.fault = line_spans(self.file), None
+        else:
+            spans, self.fault = list_spans(self.file)
+        if self.fault is not None and not self._up_to_fault:
+            raise self.fault
         if self._where:
             spans = spans[np.array([self._is_among(span, number) for number, span in enumerate(spans, 1)], bool)]
+        if self.fault is not None:
+            return spans  # others refuse the file, and look for no fault where places are kept
         for folder in folders:
             if _store(folder, name, stem, spans):
                 break
@@ -210,14 +223,22 @@ def line_spans(file: Path) -> np.ndarray:
     return np.delete(spans, blank, axis=0)
 
 
-def list_spans(file: Path) -> np.ndarray:
+def list_spans(file: Path) -> tuple[np.ndarray, UserError | None]:
     """(N, 2) int64: first byte and length of every element of a JSON list, read piece by piece.
 
-    Raises:
-        UserError: it is not UTF-8, not JSON, or not a list; the message names the place.
+    Returns:
+        The elements, and None; or those before the first place that is not UTF-8, not JSON, or not a list, and an error
+        that names the place.
     """
+    spans: list[tuple[int, int]] = []
+    fault = None
     with file.open("rb") as stream:
-        return np.array(list(_ListScanner(stream, str(file)).elements()), np.int64).reshape(-1, 2)
+        try:
+            for span in _ListScanner(stream, str(file)).elements():
+                spans.append(span)
+        except UserError as error:
+            fault = error
+    return np.array(spans, np.int64).reshape(-1, 2), fault
 
 
 class _ListScanner:
@@ -226,6 +247,7 @@ class _ListScanner:
     def __init__(self, stream: Any, name: str) -> None:
         self._stream, self._name = stream, name
         self._utf8 = codecs.getincrementaldecoder("utf-8")()
+        self._fault: UserError | None = None  # what stands behind the text
         self._text, self._at, self._ended = "", 0, False
         head = stream.read(3)
         self._byte = 3 if head == codecs.BOM_UTF8 else 0  # of the text at `_at`
@@ -261,7 +283,7 @@ class _ListScanner:
 
     def _element_end(self, number: int) -> int:
         """Position in the text behind the element that begins here."""
-        decoder = json.JSONDecoder()
+        decoder = json.JSONDecoder(parse_int=str)  # an integer of any length costs its sample only
         chunk = _CHUNK
         while True:
             try:
@@ -273,6 +295,9 @@ class _ListScanner:
                 if self._ended or not cut or len(self._text) - self._at > _LARGEST_SAMPLE:
                     raise UserError(f"{self._name}: sample {number}", "valid JSON",
                                     f"{error.msg}, {error.pos - self._at} characters after byte {self._byte}") from None
+            except RecursionError:
+                raise UserError(f"{self._name}: sample {number}", "valid JSON",
+                                f"Nested too deep at byte {self._byte}") from None
             self._more(chunk)
             chunk *= 2
 
@@ -294,6 +319,8 @@ class _ListScanner:
         self._at = at
 
     def _more(self, size: int) -> None:
+        if self._fault is not None:
+            raise self._fault
         data = self._stream.read(size)
         self._ended = not data
         self._text, self._at = self._text[self._at :] + self._decode(data, final=self._ended), 0
@@ -304,7 +331,8 @@ class _ListScanner:
         except UnicodeDecodeError as error:
             offset = self._read + len(data) - len(error.object) + error.start
             got = f"byte {error.object[error.start]:#x} at offset {offset}"
-            raise UserError(self._name, "UTF-8 text", got) from None
+            self._fault = UserError(self._name, "UTF-8 text", got)
+            text = error.object[: error.start].decode()
         self._read += len(data)
         return text
 

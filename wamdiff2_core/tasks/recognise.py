@@ -7,14 +7,18 @@ from typing import Literal
 
 AskedTask = Literal["planning", "grounding", "questions"]
 
+MOST_WAYPOINTS = 10**9  # more than any answer has; Python does not read numbers of any length
 _WAYPOINTS = re.compile(r"with ([0-9]+) new waypoints\.?$")
 _BOXES = "Report bbox coordinates in JSON format."
 
 
 def asked_waypoints(question: str) -> int | None:
-    """How many waypoints a question asks for; None when it asks for something else."""
+    """How many waypoints a question asks for, at most `MOST_WAYPOINTS`; None when it asks for something else."""
     found = _WAYPOINTS.search(question.strip())
-    return int(found.group(1)) if found else None
+    if found is None:
+        return None
+    digits = found.group(1).lstrip("0") or "0"
+    return int(digits) if len(digits) < len(str(MOST_WAYPOINTS)) else MOST_WAYPOINTS
 
 
 def asked_task(question: str) -> AskedTask:

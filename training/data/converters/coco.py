@@ -88,6 +88,11 @@ def _convert_image(
     groups = [categories] if per == "image" else [[category] for category in categories]
     for group in groups:
         asked = ", ".join(names[category] for category in group)
-        found = tuple(Detection(box, names[category]) for category, box in objects if category in group)
         name = f"coco-{image['id']}" + ("" if per == "image" else f"-{group[0]}")
-        writer.add(name, [path], grounding_prompt(GroundingRequest(asked)), format_grounding(Grounding(found)))
+        try:
+            prompt = grounding_prompt(GroundingRequest(asked))
+            found = tuple(Detection(box, names[category]) for category, box in objects if category in group)
+        except ValueError as error:
+            writer.problem("bad category", f"{name}: {error}")
+            continue
+        writer.add(name, [path], prompt, format_grounding(Grounding(found)))

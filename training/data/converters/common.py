@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from wamdiff2_core.conversations import first_file, lone_surrogate, parse_json
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.outputs import disk_errors_named, writable_file
 
@@ -55,7 +56,7 @@ class Writer:
     def add(
         self, sample_id: str, images: Sequence[Path], prompt: str, answer: str, extra: Mapping[str, Any] = {}
     ) -> None:
-        """Write one sample; one whose images are missing is a problem instead.
+        """Write one sample; one whose images are missing, or that cannot be written in UTF-8, is a problem instead.
 
         Args:
             sample_id: unique in the data set.
@@ -64,13 +65,16 @@ class Writer:
             extra: keys of the sample's own.
         """
         for image in images:
-            if not image.is_file():
+            if first_file(image) is None:
                 self.problem("missing image", f"{sample_id}: {image}")
                 return
         names = [os.path.relpath(image.resolve(), self._folder) for image in images]
         turns = [{"from": "human", "value": prompt}, {"from": "gpt", "value": answer}]
         line = {"id": sample_id, **({"image": names} if names else {}), "conversations": turns,
                 "datasource": self.datasource, **extra}
+        if half := lone_surrogate(line):
+            self.problem("no UTF-8", f"{sample_id}: {half}, half of a surrogate pair")
+            return
         text = json.dumps(line, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         with disk_errors_named(self._partial):
             self._file.write(text + "\n")
@@ -84,7 +88,8 @@ class Writer:
         """Count an item that cannot be used, and keep the first few in words."""
         self.problems[kind] += 1
         if self.problems[kind] <= EXAMPLES:
-            self.examples.append(f"{kind}: {what}")
+            # What is wrong may be its text; it is printed.
+            self.examples.append(f"{kind}: {what}".encode("utf-8", "backslashreplace").decode())
 
     def __enter__(self) -> Writer:
         with disk_errors_named(self._partial):
@@ -122,6 +127,6 @@ def read_json(file: Path, what: str) -> Any:
     """
     existing(file, what)
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        return parse_json(file.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise UserError(str(file), "valid JSON", str(error)) from None
