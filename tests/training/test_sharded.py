@@ -16,6 +16,7 @@ from training.assembly import make_accelerator
 from training.config import DataConfig, OptimizerConfig, RunConfig, StageConfig
 from training.data.sources import SourceConfig
 from training.parallel import Sharded
+from wamdiff2_core.errors import UserError
 
 OPTIMIZER = OptimizerConfig(lr=0.1, clip_norm=0.5, weight_decay=0.0)
 
@@ -101,10 +102,19 @@ def test_under_deepspeed_every_step_has_its_own_rate(monkeypatch: pytest.MonkeyP
 
 def test_deepspeed_clips_by_the_stage_not_by_its_own_file(monkeypatch: pytest.MonkeyPatch) -> None:
     plugin = SimpleNamespace(deepspeed_config={"gradient_clipping": 1.0})
-    made = SimpleNamespace(state=SimpleNamespace(deepspeed_plugin=plugin))
+    made = SimpleNamespace(state=SimpleNamespace(deepspeed_plugin=plugin), log_with=[])
     monkeypatch.setattr("accelerate.Accelerator", lambda **_: made)
     make_accelerator(StageConfig(
         "block_adaptation", "out", DataConfig((SourceConfig("a", "a.jsonl"),)), optimizer=OPTIMIZER,
         run=RunConfig(micro_batch=2, trackers=()),
     ))
     assert plugin.deepspeed_config == {"gradient_clipping": 0.5, "train_micro_batch_size_per_gpu": 2}
+
+
+def test_a_tracker_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = SimpleNamespace(state=SimpleNamespace(), log_with=[])  # accelerate has left it out
+    monkeypatch.setattr("accelerate.Accelerator", lambda **_: made)
+    config = StageConfig("autoregressive", "out", DataConfig((SourceConfig("a", "a.jsonl"),)),
+                         run=RunConfig(trackers=("wandb",)))
+    with pytest.raises(UserError, match=r"run\.trackers: expected installed packages, got wandb"):
+        make_accelerator(config)
