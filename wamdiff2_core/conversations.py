@@ -20,7 +20,6 @@ import numpy as np
 from wamdiff2_core.errors import UserError
 
 ROLES = ("system", "human", "gpt")
-_LONGEST_PATH, _LONGEST_NAME = 4095, 255  # bytes; no file system that Linux mounts holds more
 _ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -200,15 +199,7 @@ def image_paths(value: object) -> tuple[str, ...]:
     paths = [] if value is None else [value] if isinstance(value, str) else value
     if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
         raise ConversationError(f"image: expected a path or a list of paths, got {value!r}")
-    for path in paths:
-        if _bytes(path) > _LONGEST_PATH or max(map(_bytes, path.split("/"))) > _LONGEST_NAME:
-            raise ConversationError(f"image: expected paths of at most {_LONGEST_PATH} bytes, {_LONGEST_NAME} of them "
-                                    f"in a name, got one of {_bytes(path)}")
     return tuple(paths)
-
-
-def _bytes(text: str) -> int:
-    return len(text.encode("utf-8", "surrogatepass"))
 
 
 def lone_surrogate(data: object) -> str:

@@ -136,7 +136,7 @@ def read_picture(file: Path, field: str, fix: str = "") -> np.ndarray:
     Raises:
         UserError: there is none, or it cannot be decoded.
     """
-    if not file.is_file():
+    if first_file(file) is None:
         raise UserError(field, "an image file", f"none at {file}", fix)
     try:
         return read_rgb(file)

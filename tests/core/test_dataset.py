@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from wamdiff2_core.conversations import Conversation, ConversationError, first_file, read_objects, read_rgb
-from wamdiff2_core.dataset import DatasetWriter, read_dataset, read_images
+from wamdiff2_core.dataset import DatasetWriter, read_dataset, read_images, read_picture
 from wamdiff2_core.errors import UserError
 
 PICTURE = np.broadcast_to(np.linspace(0, 255, 64, dtype=np.uint8)[None, :, None], (32, 64, 3))
@@ -162,7 +162,7 @@ def test_what_json_can_spell_but_nobody_can_use_is_refused_in_one_line(tmp_path:
 @pytest.mark.parametrize(
     ("keys", "kind"),
     [({"id": ["a"]}, "bad_id"), ({"id": False}, "bad_id"), ({"datasource": ["a"]}, "bad_sample"),
-     ({"image": "x" * 300}, "bad_sample"), ({"own": [{"\udc00": 1}]}, "lone_surrogate")],
+     ({"own": [{"\udc00": 1}]}, "lone_surrogate")],
 )
 def test_a_fault_of_one_sample_has_its_kind(keys: dict[str, object], kind: str) -> None:
     turns = [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]
@@ -175,6 +175,8 @@ def test_a_place_that_cannot_be_looked_at_has_no_file(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
     assert first_file(tmp_path / ("x" * 300), tmp_path / "a") == tmp_path / "a"
     assert first_file(tmp_path / ("x" * 300)) is None
+    with pytest.raises(UserError, match=r"--image: expected an image file, got none at .*xxx"):
+        read_picture(tmp_path / ("x" * 300), "--image")
 
 
 def test_a_decoder_with_an_error_of_its_own_is_a_fault_of_the_sample(tmp_path: Path, monkeypatch) -> None:
