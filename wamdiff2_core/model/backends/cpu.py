@@ -1,10 +1,12 @@
 """The backend for a CPU: compiled kernels where there is a compiler, few operators otherwise.
 
 In float32 its tokens are those of `eager`; sums may be taken in another order, so hidden states differ in their last
-bits. Weights in bfloat16 stay so in memory where kernels are compiled, and are widened as they are read: sums are in
-float32, which is closer to the weights' own answer than `eager` in bfloat16 comes. Without a compiler they are held in
-float32, because products in bfloat16 are several times slower where the processor has no instructions for them. Where
-it has (AMX or AVX-512 BF16), weights in bfloat16 run in bfloat16, on PyTorch's operators.
+bits. Weights in bfloat16 stay so in memory where kernels are compiled, and sums are in float32. What is multiplied with
+them is rounded to bfloat16 where the processor multiplies such pairs (AVX-512 BF16); elsewhere they are widened as they
+are read, and the tokens are those of the same weights in float32. Both come closer to the weights' own answer than
+`eager` in bfloat16. PyTorch's operators take weights in bfloat16 as they are where the processor has instructions for
+them, and widened to float32 where it has none, because there such products are several times slower; with AMX they are
+faster than the kernels, and preferred.
 """
 
 from __future__ import annotations
@@ -29,9 +31,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+def has_amx() -> bool:
+    """Whether this CPU multiplies tiles of bfloat16."""
+    return bool(torch.cpu._is_amx_tile_supported())
+
+
 def has_bfloat16() -> bool:
     """Whether this CPU multiplies in bfloat16."""
-    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+    return has_amx() or bool(torch.cpu._is_avx512_bf16_supported())
 
 
 class CpuBackend:
@@ -53,12 +60,12 @@ class CpuBackend:
         """
         stock: Any = model
         text, visual, own = stock.model.language_model, stock.model.visual, stock.lm_head.weight.dtype
-        keeps = own == torch.bfloat16 and has_bfloat16()
-        self.dtype: torch.dtype = own if keeps else torch.float32
-        if self.dtype != own:
-            log.info("weights in %s are computed with in %s, which is faster on this CPU", own, self.dtype)
-        library = kernels() if compiled and not keeps else None
+        narrow = own == torch.bfloat16
+        library = kernels() if compiled and not (narrow and has_amx()) else None
         self.compiled = library is not None
+        self.dtype: torch.dtype = own if narrow and library is None and has_bfloat16() else torch.float32
+        if self.dtype != own:
+            log.info("weights in %s are summed up in %s, which is faster on this CPU", own, self.dtype)
         self._stock_head = stock.lm_head
         self._text: TextEngine
         self._head: NativeHead | PackedHead

@@ -1,9 +1,11 @@
 // The text layers of Qwen3-VL and its head on a CPU, in float32: everything between two tokens in one call.
 //
 // Weights lie in panels of NR outputs: [outputs / NR][inputs][NR], so that a product reads them once, in order, while
-// MR x NR sums stay in registers. Keys and values lie in the same form, and attention is two more such products:
-// keys [N][Hkv][columns / NR][d][NR], values [N][Hkv][d / NR][columns][NR]. Weights may be held in bfloat16; they are
-// widened as they are read. Sums never leave float32. What is padded is zero.
+// MR x NR sums stay in registers. What they are multiplied with lies in tiles of MR rows: [inputs][MR]. Keys and values
+// lie in panels too, and attention is two more such products: keys [N][Hkv][columns / NR][d][NR], values
+// [N][Hkv][d / NR][columns][NR]. Weights may be held in bfloat16. Where the processor has products of bfloat16 pairs
+// (AVX-512 BF16), their panels are [outputs / NR][inputs / 2][NR][2], and their factors are rounded to bfloat16; else
+// they are widened as they are read. Sums never leave float32. What is padded is zero.
 
 #include <math.h>
 #include <stdint.h>
@@ -18,6 +20,13 @@
 #endif
 #define NR (2 * VL)
 #define HEAD_PANELS 16
+
+#ifdef __AVX512BF16__
+#include <immintrin.h>
+#define PAIR 2
+#else
+#define PAIR 1
+#endif
 
 #define INLINE static inline __attribute__((always_inline))
 typedef float vf __attribute__((vector_size(VL * 4)));
@@ -50,11 +59,17 @@ typedef struct {
     const float *const *deepstack;
 } Step;
 
+INLINE int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+INLINE int64_t up_to(int64_t n, int64_t whole) { return (n + whole - 1) / whole * whole; }
+
 int64_t wamdiff2_panel(void) { return NR; }
+int64_t wamdiff2_tile(void) { return MR; }
+int64_t wamdiff2_pair(void) { return PAIR; }
 int64_t wamdiff2_scratch(const Model *m, int64_t tokens, int64_t capacity, int64_t threads) {
     int64_t wide = (m->heads + 2 * m->key_heads) * m->head_dim + NR, inner = 2 * m->inner + NR;
+    int64_t widest = larger(larger(m->hidden, m->inner), m->heads * m->head_dim);
     return tokens * (2 * m->hidden + wide + m->heads * m->head_dim + inner + m->inner) +
-           threads * MR * (capacity + 2 * NR + m->head_dim);
+           up_to(tokens, MR) * up_to(widest, 2) + threads * MR * (2 * (capacity + 2 * NR) + m->head_dim);
 }
 
 INLINE vf load(const float *at) { return *(const vf_at *)at; }
@@ -81,12 +96,61 @@ INLINE vf exponential(vf x) {
     return p * (vf)(((vi)shifted - 0x4B400000 + 127) << 23);
 }
 
-// sums[r] = x[r][0..k) times a panel, for mr rows
-INLINE void product(const int mr, const int half, const float *const *x, int64_t k, const void *panel, vf sums[MR][2]) {
+// tile [k][MR] <- x[0..mr), each of k, in the form that weights are multiplied with; one thread's work
+INLINE void lay(const float *const *x, int mr, int64_t k, int64_t half, float *tile) {
+#if PAIR == 2
+    if (half) {
+        uint32_t *pairs = (uint32_t *)tile;
+        for (int64_t i = 0; i < k; i += 2)
+            for (int r = 0; r < mr; r++) {
+                const __m128 two = _mm_set_ps(0, 0, i + 1 < k ? x[r][i + 1] : 0, x[r][i]);
+                pairs[i / 2 * MR + r] = (uint32_t)_mm_cvtsi128_si32((__m128i)_mm_cvtneps_pbh(two));
+            }
+        return;
+    }
+#endif
+    (void)half;
+    for (int64_t i = 0; i < k; i++)
+        for (int r = 0; r < mr; r++) tile[i * MR + r] = x[r][i];
+}
+
+// tiles <- all m rows of x (m, k); to be called by all threads
+static void lay_rows(const float *x, int64_t m, int64_t k, int64_t half, float *tiles) {
+#pragma omp for schedule(static)
+    for (int64_t row = 0; row < m; row += MR) {
+        const int mr = m - row < MR ? m - row : MR;
+        const float *from[MR];
+        for (int r = 0; r < mr; r++) from[r] = x + (row + r) * k;
+        lay(from, mr, k, half, tiles + row * up_to(k, 2));
+    }
+}
+
+// sums[r] = row r of a tile times a panel, for mr rows
+INLINE void product(const int mr, const int half, const float *tile, int64_t k, const void *panel, vf sums[MR][2]) {
     vf a[MR][2];
     for (int r = 0; r < mr; r++) a[r][0] = a[r][1] = (vf){};
     const float *full = panel;
     const uint16_t *narrow = panel;
+#if PAIR == 2
+    if (half) {
+        const int32_t *pairs = (const int32_t *)tile;
+        k = (k + 1) / 2;
+        for (int64_t i = 0; i < k; i++) {
+            const __m512bh w0 = (__m512bh)_mm512_loadu_si512(narrow + i * 2 * NR);
+            const __m512bh w1 = (__m512bh)_mm512_loadu_si512(narrow + i * 2 * NR + NR);
+            __builtin_prefetch(narrow + (k + i) * 2 * NR, 0, 3);
+            __builtin_prefetch(narrow + (k + i) * 2 * NR + NR, 0, 3);
+#pragma GCC unroll 12
+            for (int r = 0; r < mr; r++) {
+                const __m512bh two = (__m512bh)_mm512_set1_epi32(pairs[i * MR + r]);
+                a[r][0] = (vf)_mm512_dpbf16_ps((__m512)a[r][0], w0, two);
+                a[r][1] = (vf)_mm512_dpbf16_ps((__m512)a[r][1], w1, two);
+            }
+        }
+        for (int r = 0; r < mr; r++) sums[r][0] = a[r][0], sums[r][1] = a[r][1];
+        return;
+    }
+#endif
     for (int64_t i = 0; i < k; i++) {
         vf w0 = half ? widen(narrow + i * NR) : load(full + i * NR);
         vf w1 = half ? widen(narrow + i * NR + VL) : load(full + i * NR + VL);
@@ -94,21 +158,21 @@ INLINE void product(const int mr, const int half, const float *const *x, int64_t
         __builtin_prefetch(half ? (const void *)(narrow + (k + i) * NR) : (const void *)(full + (k + i) * NR), 0, 3);
 #pragma GCC unroll 12
         for (int r = 0; r < mr; r++) {
-            a[r][0] += w0 * x[r][i];
-            a[r][1] += w1 * x[r][i];
+            a[r][0] += w0 * tile[i * MR + r];
+            a[r][1] += w1 * tile[i * MR + r];
         }
     }
     for (int r = 0; r < mr; r++) sums[r][0] = a[r][0], sums[r][1] = a[r][1];
 }
 
-#define CASE(n, half) case n: product(n, half, x, k, panel, sums); break;
+#define CASE(n, half) case n: product(n, half, tile, k, panel, sums); break;
 #define SMALL(half) CASE(1, half) CASE(2, half) CASE(3, half) CASE(4, half) CASE(5, half) CASE(6, half)
 #if MR == 12
 #define ALL(half) SMALL(half) CASE(7, half) CASE(8, half) CASE(9, half) CASE(10, half) CASE(11, half) CASE(12, half)
 #else
 #define ALL(half) SMALL(half)
 #endif
-static void rows_by_panel(int mr, int64_t half, const float *const *x, int64_t k, const void *panel, vf sums[MR][2]) {
+static void tile_by_panel(int mr, int64_t half, const float *tile, int64_t k, const void *panel, vf sums[MR][2]) {
     if (half) {
         switch (mr) { ALL(1) }
     } else {
@@ -117,23 +181,22 @@ static void rows_by_panel(int mr, int64_t half, const float *const *x, int64_t k
 }
 
 INLINE const void *panel_at(const void *panels, int64_t half, int64_t index, int64_t k) {
-    return (const char *)panels + index * k * NR * (half ? 2 : 4);
+    return (const char *)panels + index * NR * (half ? up_to(k, PAIR) * 2 : k * 4);
 }
 
 // y (m, n) = x (m, k) times panels, plus a bias, plus y itself if `add`; to be called by all threads
 static void linear(const float *x, int64_t m, int64_t k, const void *panels, int64_t half, int64_t n, const float *bias,
-                   float *y, int add) {
+                   float *y, int add, float *tiles) {
     const int64_t count = (n + NR - 1) / NR;
+    lay_rows(x, m, k, half, tiles);
 #pragma omp for schedule(dynamic, 2)
     for (int64_t p = 0; p < count; p++) {
         const void *panel = panel_at(panels, half, p, k);
         const int64_t first = p * NR, wide = n - first < NR ? n - first : NR;
         for (int64_t row = 0; row < m; row += MR) {
             const int mr = m - row < MR ? m - row : MR;
-            const float *from[MR];
             vf sums[MR][2];
-            for (int r = 0; r < mr; r++) from[r] = x + (row + r) * k;
-            rows_by_panel(mr, half, from, k, panel, sums);
+            tile_by_panel(mr, half, tiles + row * up_to(k, 2), k, panel, sums);
             for (int r = 0; r < mr; r++) {
                 float *to = y + (row + r) * n + first;
                 if (wide == NR && !bias) {
@@ -164,8 +227,6 @@ static void normalise_rows(const float *x, const float *weight, int64_t rows, in
     for (int64_t row = 0; row < rows; row++) normalise(x + row * n, weight, n, eps, y + row * n);
 }
 
-static int64_t padded(int64_t n) { return (n + NR - 1) / NR * NR; }
-
 // normalise and turn queries (in place) and keys; keys and values go to the cache
 static void turn_and_keep(const Model *m, const Layer *layer, const Step *s, float *qkv) {
     const int64_t d = m->head_dim, all = m->heads + 2 * m->key_heads, both = m->heads + m->key_heads;
@@ -177,7 +238,7 @@ static void turn_and_keep(const Model *m, const Layer *layer, const Step *s, flo
             float *x = qkv + (token * all + head) * d, turned[d];
             const int64_t own = row * m->key_heads + (head < both ? head - m->heads : head - both);
             if (head >= both) {
-                float *to = layer->values + own * padded(d) * s->capacity + column * NR;
+                float *to = layer->values + own * up_to(d, NR) * s->capacity + column * NR;
                 for (int64_t i = 0; i < d; i++) to[i / NR * s->capacity * NR + i % NR] = x[i];
                 continue;
             }
@@ -222,7 +283,7 @@ static void attend(const Model *m, const Layer *layer, const Step *s, const floa
     const int64_t d = m->head_dim, all = m->heads + 2 * m->key_heads, group = m->heads / m->key_heads;
     const int64_t tiles = (reads + MR - 1) / MR, room = s->capacity + 2 * NR;
     const float scale = 1 / sqrtf(d);
-    float *p = scratch + thread * MR * (room + d);
+    float *p = scratch + thread * MR * (2 * room + d), *laid = p + MR * room;
     // a tile is MR tokens of one head: heads that share keys follow each other, so keys stay in the cache
 #pragma omp for schedule(dynamic, 1) collapse(2)
     for (int64_t head = 0; head < m->heads; head++) {
@@ -238,21 +299,23 @@ static void attend(const Model *m, const Layer *layer, const Step *s, const floa
                     scores[mr] = p + mr * room;
                     if (s->high[read[at + mr]] > end) end = s->high[read[at + mr]];
                 }
-                end = padded(end);
+                end = up_to(end, NR);
                 const int64_t own = row * m->key_heads + head / group;
                 const float *keys = layer->keys + own * d * s->capacity;
-                const float *values = layer->values + own * padded(d) * s->capacity;
+                const float *values = layer->values + own * up_to(d, NR) * s->capacity;
                 vf sums[MR][2];
+                lay(x, mr, d, 0, laid);
                 for (int64_t first = 0; first < end; first += NR) {
-                    rows_by_panel(mr, 0, x, d, keys + first * d, sums);
+                    tile_by_panel(mr, 0, laid, d, keys + first * d, sums);
                     for (int r = 0; r < mr; r++) {
                         store(p + r * room + first, sums[r][0]);
                         store(p + r * room + first + VL, sums[r][1]);
                     }
                 }
                 for (int r = 0; r < mr; r++) soften(p + r * room, s->low[row], s->high[read[at + r]], end, scale);
+                lay(scores, mr, end, 0, laid);
                 for (int64_t first = 0; first < d; first += NR) {
-                    rows_by_panel(mr, 0, scores, end, values + first * s->capacity, sums);
+                    tile_by_panel(mr, 0, laid, end, values + first * s->capacity, sums);
                     for (int r = 0; r < mr; r++) {
                         float *to = out + (at + r) * m->heads * d + head * d + first;
                         for (int64_t c = 0; c < NR && first + c < d; c++) to[c] = sums[r][c / VL][c % VL];
@@ -276,7 +339,8 @@ void wamdiff2_forward(const Model *m, const Step *s, float *x, float *out, float
     const int64_t wide = (m->heads + 2 * m->key_heads) * d;
     float *normed = scratch, *qkv = normed + tokens * hidden, *attended = qkv + tokens * (wide + NR);
     float *gate_up = attended + tokens * m->heads * d, *inner = gate_up + tokens * (2 * m->inner + NR);
-    float *kept = inner + tokens * m->inner, *own = kept + tokens * hidden;
+    float *kept = inner + tokens * m->inner, *tiles = kept + tokens * hidden;
+    float *own = tiles + up_to(tokens, MR) * up_to(larger(larger(hidden, m->inner), m->heads * d), 2);
     (void)threads;
 #pragma omp parallel num_threads(threads)
     {
@@ -286,7 +350,7 @@ void wamdiff2_forward(const Model *m, const Step *s, float *x, float *out, float
             const Layer *layer = m->layer + l;
             const int last = l + 1 == m->layers;
             normalise_rows(h, layer->norm_in, tokens, hidden, m->eps, normed);
-            linear(normed, tokens, hidden, layer->qkv, m->half, wide, layer->qkv_bias, qkv, 0);
+            linear(normed, tokens, hidden, layer->qkv, m->half, wide, layer->qkv_bias, qkv, 0, tiles);
             turn_and_keep(m, layer, s, qkv);
             if (last) {  // nobody reads the other tokens
                 active = s->reads;
@@ -298,9 +362,9 @@ void wamdiff2_forward(const Model *m, const Step *s, float *x, float *out, float
             } else {
                 attend(m, layer, s, qkv, s->all, active, attended, own, omp_get_thread_num());
             }
-            linear(attended, active, m->heads * d, layer->out, m->half, hidden, layer->out_bias, h, 1);
+            linear(attended, active, m->heads * d, layer->out, m->half, hidden, layer->out_bias, h, 1, tiles);
             normalise_rows(h, layer->norm_mlp, active, hidden, m->eps, normed);
-            linear(normed, active, hidden, layer->gate_up, m->half, 2 * m->inner, 0, gate_up, 0);
+            linear(normed, active, hidden, layer->gate_up, m->half, 2 * m->inner, 0, gate_up, 0, tiles);
 #pragma omp for schedule(static)
             for (int64_t row = 0; row < active; row++) {
                 const float *gate = gate_up + row * 2 * m->inner, *up = gate + m->inner;
@@ -310,7 +374,7 @@ void wamdiff2_forward(const Model *m, const Step *s, float *x, float *out, float
                     store(to + i, load(gate + i) / (1.0f + exponential(-load(gate + i))) * load(up + i));
                 for (; i < m->inner; i++) to[i] = gate[i] / (1 + expf(-gate[i])) * up[i];
             }
-            linear(inner, active, m->inner, layer->down, m->half, hidden, 0, h, 1);
+            linear(inner, active, m->inner, layer->down, m->half, hidden, 0, h, 1, tiles);
             if (l < s->levels && !last) {
 #pragma omp for schedule(static)
                 for (int64_t slot = 0; slot < s->slot_count; slot++)
@@ -324,12 +388,15 @@ void wamdiff2_forward(const Model *m, const Step *s, float *x, float *out, float
 
 // The most probable token of each of `rows` and its probability among all but `banned`; the lowest id wins a tie.
 // tops, totals and ids (threads, rows) are each thread's own share of the vocabulary, in its order: largest logit, sum of
-// exponentials below it, and token; buffer (threads, rows, HEAD_PANELS * NR) is scratch.
+// exponentials below it, and token; buffer (threads, rows, HEAD_PANELS * NR) and tiles (rows up to a multiple of MR,
+// hidden up to a multiple of 2) are scratch.
 void wamdiff2_pick(const void *panels, int64_t half, int64_t vocabulary, int64_t hidden, const float *bias,
                    const float *x, int64_t rows, int64_t banned, float *tops, float *totals, int64_t *ids,
-                   float *buffer, int64_t threads) {
+                   float *buffer, float *tiles, int64_t threads) {
     const int64_t count = (vocabulary + NR - 1) / NR;
     const int64_t share = (count + threads - 1) / threads;
+#pragma omp parallel num_threads(threads)
+    lay_rows(x, rows, hidden, half, tiles);
 #pragma omp parallel for num_threads(threads) schedule(static, 1)
     for (int64_t part = 0; part < threads; part++) {
         float *top = tops + part * rows, *total = totals + part * rows, *logits = buffer + part * rows * HEAD_PANELS * NR;
@@ -342,10 +409,9 @@ void wamdiff2_pick(const void *panels, int64_t half, int64_t vocabulary, int64_t
             for (int64_t panel = begin; panel < end; panel++) {
                 for (int64_t row = 0; row < rows; row += MR) {
                     const int mr = rows - row < MR ? rows - row : MR;
-                    const float *from[MR];
                     vf sums[MR][2];
-                    for (int r = 0; r < mr; r++) from[r] = x + (row + r) * hidden;
-                    rows_by_panel(mr, half, from, hidden, panel_at(panels, half, panel, hidden), sums);
+                    tile_by_panel(mr, half, tiles + row * up_to(hidden, 2), hidden,
+                                  panel_at(panels, half, panel, hidden), sums);
                     for (int r = 0; r < mr; r++) {
                         float *to = logits + (row + r) * HEAD_PANELS * NR + (panel - begin) * NR;
                         store(to, sums[r][0]);
@@ -374,11 +440,7 @@ void wamdiff2_pick(const void *panels, int64_t half, int64_t vocabulary, int64_t
                     id[row] = first + i;
                 }
                 vf sums = {};
-                for (int64_t i = 0; i < wide; i += VL) {
-                    vf from_top = load(own + i) - top[row];
-                    vf e = exponential(from_top);
-                    sums += choose(from_top < -87.0f, (vf){}, e);
-                }
+                for (int64_t i = 0; i < wide; i += VL) sums += exponential(load(own + i) - top[row]);
                 total[row] += sum(sums);
             }
         }

@@ -107,6 +107,9 @@ class Kernels:
 
     Attributes:
         panel: outputs of a panel of weights, and columns of a panel of keys.
+        tile: rows that are multiplied at a time.
+        pair: neighbouring inputs that lie side by side in weights in bfloat16: 2 where the processor multiplies such
+            pairs, else 1.
     """
 
     def __init__(self, library: ctypes.CDLL) -> None:
@@ -115,32 +118,38 @@ class Kernels:
         self.forward, self.pick, self.scratch = (
             library.wamdiff2_forward, library.wamdiff2_pick, library.wamdiff2_scratch
         )
-        library.wamdiff2_panel.restype = self.scratch.restype = number
+        for counted in (library.wamdiff2_panel, library.wamdiff2_tile, library.wamdiff2_pair, self.scratch):
+            counted.restype = number
         self.forward.argtypes = [ctypes.POINTER(_Model), ctypes.POINTER(_Step), pointer, pointer, pointer, number]
         self.scratch.argtypes = [ctypes.POINTER(_Model), number, number, number]
         self.pick.argtypes = [
             pointer, number, number, number, pointer, pointer, number, number, pointer, pointer, pointer, pointer,
-            number,
+            pointer, number,
         ]
         self.forward.restype = self.pick.restype = None
-        self.panel = int(library.wamdiff2_panel())
+        self.panel, self.tile = int(library.wamdiff2_panel()), int(library.wamdiff2_tile())
+        self.pair = int(library.wamdiff2_pair())
+
+    def panels(self, weight: Tensor) -> Tensor:
+        """(outputs, inputs) as (outputs / panel rounded up, inputs, panel), weights in bfloat16 with `pair` neighbours
+        behind each other; what is missing is zero, as is an input that makes up a pair."""
+        dtype = held_in(weight)
+        pair = self.pair if dtype == torch.bfloat16 else 1
+        outputs, inputs = weight.shape
+        count, whole, steps = -(-outputs // self.panel), outputs // self.panel, -(-inputs // pair)
+        if steps * pair > inputs:
+            weight = torch.nn.functional.pad(weight, (0, steps * pair - inputs))
+        packed = torch.zeros(count, steps, self.panel, pair, dtype=dtype)
+        packed[:whole] = weight[: whole * self.panel].view(whole, self.panel, steps, pair).transpose(1, 2)
+        if whole < count:
+            rest = weight[whole * self.panel :].view(-1, steps, pair).transpose(0, 1)
+            packed[whole, :, : outputs - whole * self.panel] = rest
+        return packed
 
 
 def held_in(weight: Tensor) -> torch.dtype:
     """bfloat16 for weights in it, float32 for all others."""
     return torch.bfloat16 if weight.dtype == torch.bfloat16 else torch.float32
-
-
-def panels(weight: Tensor, panel: int, dtype: torch.dtype) -> Tensor:
-    """(outputs, inputs) as (outputs / panel rounded up, inputs, panel) in `dtype`; missing outputs are zero."""
-    outputs, inputs = weight.shape
-    count = -(-outputs // panel)
-    packed = torch.zeros(count, inputs, panel, dtype=dtype)
-    whole = outputs // panel
-    packed[:whole] = weight[: whole * panel].view(whole, panel, inputs).transpose(1, 2)
-    if whole < count:
-        packed[whole, :, : outputs - whole * panel] = weight[whole * panel :].t()
-    return packed
 
 
 class NativeText(TextEngine):
@@ -242,7 +251,7 @@ class NativeText(TextEngine):
 
     def _packed(self, *weights: Tensor) -> int:
         joined = torch.cat([weight.detach() for weight in weights]) if len(weights) > 1 else weights[0].detach()
-        return self._keep(panels(joined, self._library.panel, held_in(self._embedding)))
+        return self._keep(self._library.panels(joined))
 
     def _plain(self, weight: Tensor) -> int:
         return self._keep(weight.detach().float().contiguous())
@@ -261,7 +270,7 @@ class NativeHead:
         """Take the stock `lm_head`."""
         self._library = library
         self.vocabulary, self.hidden = head.weight.shape
-        self._panels = panels(head.weight.detach(), library.panel, held_in(head.weight))
+        self._panels = library.panels(head.weight.detach())
         self._bias = None if head.bias is None else head.bias.detach().float().contiguous()
 
     def pick(self, rows: Tensor, banned: int) -> tuple[Tensor, Tensor]:
@@ -270,10 +279,12 @@ class NativeHead:
         tops, totals = torch.empty(2, threads, count)
         ids = torch.empty(threads, count, dtype=torch.long)
         buffer = torch.empty(threads * count * self.CHUNK)
+        tile = self._library.tile
+        tiles = torch.empty(-(-count // tile) * tile * (self.hidden + self.hidden % 2))
         self._library.pick(
             self._panels.data_ptr(), int(self._panels.dtype == torch.bfloat16), self.vocabulary, self.hidden,
             None if self._bias is None else self._bias.data_ptr(), rows.data_ptr(), count, banned, tops.data_ptr(),
-            totals.data_ptr(), ids.data_ptr(), buffer.data_ptr(), threads,
+            totals.data_ptr(), ids.data_ptr(), buffer.data_ptr(), tiles.data_ptr(), threads,
         )
         if threads == 1:
             return ids[0], 1 / totals[0]
