@@ -101,10 +101,12 @@ INLINE void lay(const float *const *x, int mr, int64_t k, int64_t half, float *t
 #if PAIR == 2
     if (half) {
         uint32_t *pairs = (uint32_t *)tile;
-        for (int64_t i = 0; i < k; i += 2)
-            for (int r = 0; r < mr; r++) {
-                const __m128 two = _mm_set_ps(0, 0, i + 1 < k ? x[r][i + 1] : 0, x[r][i]);
-                pairs[i / 2 * MR + r] = (uint32_t)_mm_cvtsi128_si32((__m128i)_mm_cvtneps_pbh(two));
+        for (int r = 0; r < mr; r++)
+            for (int64_t i = 0; i < k; i += VL) {
+                const __mmask16 own = k - i < VL ? (1 << (k - i)) - 1 : 0xffff;
+                uint32_t rounded[VL / 2];
+                _mm256_storeu_si256((__m256i *)rounded, (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(own, x[r] + i)));
+                for (int64_t j = 0; j < VL / 2 && i + 2 * j < k; j++) pairs[(i / 2 + j) * MR + r] = rounded[j];
             }
         return;
     }
@@ -243,7 +245,10 @@ static void turn_and_keep(const Model *m, const Layer *layer, const Step *s, flo
                 continue;
             }
             normalise(x, head < m->heads ? layer->query_norm : layer->key_norm, d, m->eps, x);
-            for (int64_t i = 0; i < d; i++) turned[i] = x[i] * cos[i] + x[i < d / 2 ? i + d / 2 : i - d / 2] * sin[i];
+            for (int64_t i = 0; i < d / 2; i++) {
+                turned[i] = x[i] * cos[i] + x[i + d / 2] * sin[i];
+                turned[i + d / 2] = x[i + d / 2] * cos[i + d / 2] + x[i] * sin[i + d / 2];
+            }
             if (head < m->heads) {
                 memcpy(x, turned, d * sizeof *x);
             } else {
@@ -260,10 +265,13 @@ INLINE void soften(float *p, int64_t low, int64_t high, int64_t end, float scale
     for (int64_t c = 0; c < low; c++) p[c] = 0;
     for (int64_t c = high; c < end; c++) p[c] = 0;
     if (high <= low) return;  // a padding token; nobody looks at it
-    for (int64_t c = low; c < high; c++) top = p[c] > top ? p[c] : top;
-    vf totals = {};
     int64_t c = low;
-    for (; c + VL <= high; c += VL) {
+    vf tops = {}, totals = {};
+    tops += -INFINITY;
+    for (; c + VL <= high; c += VL) tops = choose(load(p + c) > tops, load(p + c), tops);
+    for (; c < high; c++) top = p[c] > top ? p[c] : top;
+    for (int i = 0; i < VL; i++) top = tops[i] > top ? tops[i] : top;
+    for (c = low; c + VL <= high; c += VL) {
         vf e = exponential((load(p + c) - top) * scale);
         totals += e;
         store(p + c, e);
