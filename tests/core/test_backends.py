@@ -19,7 +19,7 @@ from wamdiff2_core.chat import ModelInputs
 from wamdiff2_core.config import DecodeConfig
 from wamdiff2_core.decode import Generator
 from wamdiff2_core.errors import UserError
-from wamdiff2_core.model.backends import BACKENDS, choose_backend, native, packed
+from wamdiff2_core.model.backends import BACKENDS, choose_backend, cpu, native, packed
 from wamdiff2_core.model.backends.cpu import CpuBackend
 from wamdiff2_core.model.block_model import BlockModel
 from wamdiff2_core.model.checkpoint import load_checkpoint
@@ -77,9 +77,10 @@ def test_cpu_gives_the_tokens_of_eager(pairs, group):
     assert len(seen) > 50
 
 
-@pytest.mark.parametrize("engine", ["cpu", "cpu-operators"])
-def test_bfloat16_weights_give_nearly_the_tokens_of_their_own_values_in_float32(engine):
+@pytest.mark.parametrize(("engine", "amx"), [("cpu", False), ("cpu-operators", False), ("cpu", True)])
+def test_bfloat16_weights_give_nearly_the_tokens_of_their_own_values_in_float32(engine, amx, monkeypatch):
     """Stated agreement: where weights are widened, the tokens are those of float32; elsewhere a few may differ."""
+    monkeypatch.setattr(cpu, "has_amx", lambda: amx)
     same = total = 0
     for shape, kwargs in enumerate(SHAPES):
         model = tiny_model(20 + shape, gain=2.0, **kwargs).to(torch.bfloat16)
@@ -92,6 +93,8 @@ def test_bfloat16_weights_give_nearly_the_tokens_of_their_own_values_in_float32(
             agreed = [left == right for left, right in zip(*pair, strict=True)]
             same, total = same + sum(agreed), total + len(agreed)
     backend, library = make_engine(engine, model), native.kernels()
+    assert not amx or backend.dtype == torch.bfloat16
+    assert backend.compiled == (engine == "cpu" and library is not None)
     pairs = backend.compiled and library is not None and library.pair > 1
     exact = backend.dtype == torch.float32 and not pairs
     assert same == total if exact else same >= 0.8 * total

@@ -5,8 +5,8 @@ bits. Weights in bfloat16 stay so in memory where kernels are compiled, and sums
 them is rounded to bfloat16 where the processor multiplies such pairs (AVX-512 BF16); elsewhere they are widened as they
 are read, and the tokens are those of the same weights in float32. Both come closer to the weights' own answer than
 `eager` in bfloat16. PyTorch's operators take weights in bfloat16 as they are where the processor has instructions for
-them, and widened to float32 where it has none, because there such products are several times slower; with AMX they are
-faster than the kernels, and preferred.
+them, and widened to float32 where it has none, because there such products are several times slower. With AMX, whose
+tiles the kernels do not use, they run the layers of such weights, and the kernels the head.
 """
 
 from __future__ import annotations
@@ -61,18 +61,17 @@ class CpuBackend:
         stock: Any = model
         text, visual, own = stock.model.language_model, stock.model.visual, stock.lm_head.weight.dtype
         narrow = own == torch.bfloat16
-        library = kernels() if compiled and not (narrow and has_amx()) else None
+        library = kernels() if compiled else None
+        for_layers = None if narrow and has_amx() else library
         self.compiled = library is not None
-        self.dtype: torch.dtype = own if narrow and library is None and has_bfloat16() else torch.float32
+        self.dtype: torch.dtype = own if narrow and for_layers is None and has_bfloat16() else torch.float32
         if self.dtype != own:
             log.info("weights in %s are summed up in %s, which is faster on this CPU", own, self.dtype)
         self._stock_head = stock.lm_head
         self._text: TextEngine
         self._head: NativeHead | PackedHead
-        if library is not None:
-            self._text, self._head = NativeText(text, library), NativeHead(stock.lm_head, library)
-        else:
-            self._text, self._head = PackedText(text, self.dtype), PackedHead(stock.lm_head, self.dtype)
+        self._text = PackedText(text, self.dtype) if for_layers is None else NativeText(text, for_layers)
+        self._head = PackedHead(stock.lm_head, self.dtype) if library is None else NativeHead(stock.lm_head, library)
         self._vision = VisionEncoder(visual if self.dtype == own else deepcopy(visual).to(self.dtype))
         self.prompt: CachedPrompt | None = None
         self._prompt_columns = 0

@@ -274,7 +274,8 @@ class NativeHead:
         self._bias = None if head.bias is None else head.bias.detach().float().contiguous()
 
     def pick(self, rows: Tensor, banned: int) -> tuple[Tensor, Tensor]:
-        """Best token (rows,) and its probability (rows,) among all but `banned`, of (rows, D) fp32."""
+        """Best token (rows,) and its probability (rows,) among all but `banned`, of (rows, D) hidden states."""
+        rows = rows.float()
         count, threads = len(rows), torch.get_num_threads()
         tops, totals = torch.empty(2, threads, count)
         ids = torch.empty(threads, count, dtype=torch.long)
