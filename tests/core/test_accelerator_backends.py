@@ -218,6 +218,15 @@ def test_a_warm_start_equals_eager(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_candidates_equal_eager_also_between_batches_of_other_sizes(kind):
+    two, config = pair(kind), DecodeConfig(8, 5, "sequential", max_new_tokens=24, temperature=0.9)
+    requests = [random_inputs(1, 30, ((4, 6),)), random_inputs(2, 9)]
+    for more in ({}, {"candidates": 3}, {"candidates": 2}, {}, {"candidates": 3}):
+        same(two, requests, config, **more)
+    same(two, [random_inputs(3, 150), requests[1]], config, candidates=3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_forwards_that_somebody_counts_run_one_by_one(kind):
     two, seen = pair(kind), []
     forward = two.own.blocks.forward

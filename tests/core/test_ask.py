@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -26,6 +27,7 @@ RECORD = ServingRecord(
     planning=PlanningTask(decimals=1, input_decimals=1), tasks=TASK_NAMES,
 )
 PROBABILITY = 0.95
+NANO = Path(__file__).resolve().parents[2] / "checkpoints/wamdiff2-nano"
 CAR = '[{"bbox_2d": [250, 500, 750, 1000], "label": "car"}, {"bbox_2d": [0, 0, 100, 100], "label": "cone"}]'
 CHOICE = "What does it do? Options: A. Stop. B. Turn left."
 
@@ -255,3 +257,16 @@ def test_labels_and_boxes_of_any_kind_can_be_drawn():
     assert not rgb.any()
     edges = [drawn[0, 59], drawn[39, 0], drawn[39, 59]]
     assert all(edge[0] > 200 for edge in edges)
+
+
+def test_words_may_have_several_answers_at_a_temperature(run, picture):
+    words = ("Describe weather and time of day.", "--image", picture, "--max-new-tokens", 16)
+    code, out, _ = run(*words, "--temperature", 0.7, "--candidates", 3, model=NANO)
+    assert (code, len(out.splitlines())) == (0, 3)
+    for more, message in (
+        (("--candidates", 2), "candidates: expected 1 at temperature 0"),
+        (("--task", "grounding", "--candidates", 2), "candidates: expected 1 for grounding, got 2"),
+    ):
+        code, _, error = run(*words, *more)
+        assert code == 2
+        assert message in error

@@ -30,6 +30,7 @@ from wamdiff2_core.tasks.text import AnswerError, parse_text
 from wamdiff2_core.types import CameraFrame, DecodeStats, EgoState, NavCommand, Navigation, Observation
 
 FREE = "free"
+BOUND_TASKS = ("planning", "grounding")  # whose answers have a grammar
 COMMANDS = {command.name.lower().replace("_", "-"): command for command in NavCommand}
 
 
@@ -54,6 +55,7 @@ class Asked:
         prompt: user text, with one mark for each image.
         images: (H, W, 3) uint8 RGB each.
         decode: decoding.
+        candidates: answers to it.
         out: where a picture with boxes goes, or None.
     """
 
@@ -66,6 +68,7 @@ class Asked:
     prompt: str
     images: tuple[np.ndarray, ...]
     decode: DecodeConfig
+    candidates: int
     out: Path | None
 
 
@@ -91,6 +94,9 @@ def ask(
     confidence_threshold: Annotated[float | None, typer.Option(help="Of low_confidence_dynamic.")] = None,
     temperature: Annotated[float | None, typer.Option(help="0: most probable token.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of sampling.")] = None,
+    candidates: Annotated[
+        int, typer.Option(help="Answers in words, at a temperature above 0; the prompt is run once for all.")
+    ] = 1,
     grammar: Annotated[
         str | None, typer.Option(help="off, or task: only answers that planning or grounding can read.")
     ] = None,
@@ -113,6 +119,11 @@ def ask(
         raise unknown_name("dtype", dtype, DTYPES)
     drive = Drive(target or [], command, velocity, acceleration)
     _refuse_foreign_options(task, view, drive, out)
+    in_words = task not in BOUND_TASKS
+    if in_words and grammar is None:
+        grammar = "off"  # the record's is for its other tasks
+    if candidates != 1 and not in_words:
+        raise UserError("candidates", f"1 for {task}", candidates, "leave the option out; words may have several")
     record = checked_record(model, "checkpoint")
     decode = decode_config(
         record, max_new_tokens=max_new_tokens, block_size=block_size, denoising_steps=denoising_steps,
@@ -131,7 +142,7 @@ def ask(
         return _plan(model, record, images, drive, decode, checked_device(device, backend), dtype, backend)
     prompt = prompt_of(task, question, len(images), tuple(view or ()), record)
     where = checked_device(device, backend)
-    return _answer(Asked(model, where, dtype, backend, task, question, prompt, images, decode, out))
+    return _answer(Asked(model, where, dtype, backend, task, question, prompt, images, decode, candidates, out))
 
 
 def prompt_of(
@@ -241,18 +252,22 @@ def _answer(asked: Asked) -> int:
     for _ in range(2 if decode.deadline_ms else 1):  # the first answer of a process is slow, its steps not foreseen
         began_ns = generator.clock()
         inputs = checkpoint.chat.encode(ChatRequest(asked.prompt, asked.images))
-        answer = generator.generate([inputs], decode, trace=grounding, grammars=[language], began_ns=began_ns)[0]
-    _say(answer.text, error=False)
-    if grounding:
-        assert answer.trace is not None
-        spans = checkpoint.chat.token_spans(answer.token_ids)
-        fault = _show_boxes(asked, answer.text, spans, answer.trace.confidence)
-    else:
-        fault = _fault_of(asked, answer.text)
-    if fault is not None:
-        _say(str(fault))
-    _say(_stats(answer.stats) + ("" if answer.ended else "; not ended at the length limit"))
-    return int(ExitCode.DONE if fault is None else ExitCode.FAILED_ITEMS)
+        answers = generator.generate(
+            [inputs], decode, trace=grounding, grammars=[language], began_ns=began_ns, candidates=asked.candidates
+        )
+    faults = []
+    for answer in answers:
+        _say(answer.text, error=False)
+        if grounding:
+            assert answer.trace is not None
+            spans = checkpoint.chat.token_spans(answer.token_ids)
+            faults.append(_show_boxes(asked, answer.text, spans, answer.trace.confidence))
+        else:
+            faults.append(_fault_of(asked, answer.text))
+        if faults[-1] is not None:
+            _say(str(faults[-1]))
+        _say(_stats(answer.stats) + ("" if answer.ended else "; not ended at the length limit"))
+    return int(ExitCode.DONE if not any(faults) else ExitCode.FAILED_ITEMS)
 
 
 def _fault_of(asked: Asked, text: str) -> AnswerError | None:

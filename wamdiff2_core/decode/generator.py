@@ -119,9 +119,12 @@ class Generator:
     def generate(
         self, requests: Sequence[ModelInputs], config: DecodeConfig, *, trace: bool = False,
         grammars: Sequence[Automaton | None] | None = None, full_head: bool = False, began_ns: int | None = None,
-        guesses: Sequence[Sequence[int] | None] | None = None,
+        guesses: Sequence[Sequence[int] | None] | None = None, candidates: int = 1,
     ) -> list[Generation]:
         """Decode requests as one batch; each answer is the one it would have alone, unless a deadline hurries them all.
+
+        With several candidates, all of a request share its prompt, which is run once, and the k-th is the answer that
+        `seed` + k gives.
 
         Args:
             requests: prompts.
@@ -134,6 +137,10 @@ class Generator:
                 of the task has.
             began_ns: when the time of `deadline_ms` began, on `clock`; None is now.
             guesses: tokens of each answer as guessed before, None for no guess; not looked at with `warm_start: off`.
+            candidates: answers to each request, at a temperature above 0.
+
+        Returns:
+            Answers in the order of the requests, the candidates of one request behind each other.
 
         Raises:
             UserError: the request contradicts the serving record, is empty, or does not fit the model; or the model is
@@ -146,6 +153,11 @@ class Generator:
         if not requests:
             return []
         self._check_lengths(requests, config)
+        if candidates < 1 or (candidates > 1 and config.temperature == 0):
+            raise UserError("candidates", "1 at temperature 0, where all would be equal, else 1 or more", candidates,
+                            "set temperature above 0")
+        if guesses is not None and candidates > 1:
+            guesses = [guess for guess in guesses for _ in range(candidates)]
         if config.grammar == "off":
             grammars = None
         elif grammars is None or len(grammars) != len(requests):
@@ -154,17 +166,19 @@ class Generator:
         with self._lock:
             if config.strategy == "autoregressive":
                 batch = decode_autoregressive(
-                    self.blocks, requests, config, self._eos_token_id, trace, grammars, full_head, self.clock
+                    self.blocks, requests, config, self._eos_token_id, trace, grammars, full_head, self.clock,
+                    candidates,
                 )
             elif decodes_on_device(self.blocks, config, grammars):
                 batch = decode_on_device(
                     self.blocks, requests, config, self._mask_token_id, self._eos_token_id, trace, self.clock
                 )
             else:
-                size = len(requests), config.block_size
+                size = len(requests) * candidates, config.block_size
                 batch = decode_blocks(
                     self.blocks, requests, config, self._mask_token_id, self._eos_token_id, trace, grammars, full_head,
                     began_ns, self.clock, self._paces.get(size), self._guesses(guesses, config),
+                    candidates,
                 )
                 if batch.pace is not None:
                     self._paces[size] = batch.pace

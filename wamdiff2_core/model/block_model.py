@@ -68,7 +68,8 @@ class BlockModel:
         return self.backend.vocabulary
 
     def prefill(
-        self, requests: Sequence[ModelInputs], block_size: int, answer_columns: int, reuse: PromptReuse = "off"
+        self, requests: Sequence[ModelInputs], block_size: int, answer_columns: int, reuse: PromptReuse = "off",
+        copies: int = 1,
     ) -> Tensor:
         """Run the prompts, block-causally in width `block_size`, and make room for the answers.
 
@@ -80,9 +81,10 @@ class BlockModel:
             block_size: 1 gives causal attention.
             answer_columns: columns that answers may take.
             reuse: of `DecodeConfig.prompt_reuse`.
+            copies: rows that each prompt gets, one behind the other; it is run once.
 
         Returns:
-            (N, D) hidden state of each prompt's last token, after the final norm.
+            (N, D) hidden state of the last token of each row's prompt, after the final norm.
         """
         lengths = [len(request.input_ids) for request in requests]
         width, rows, device = max(lengths), len(requests), self.device
@@ -115,6 +117,9 @@ class BlockModel:
         )
         hidden = self.backend.prefill(batch)
         self.backend.prompt = prompt  # only now: a prefill that fails leaves nothing to go by
+        if copies > 1:
+            self.backend.spread(copies)
+            hidden = hidden.repeat_interleave(copies, 0)
         return hidden
 
     def forward(self, ids: Tensor, offset: int, commit: int = 0, wanted: Tensor | None = None) -> Tensor:

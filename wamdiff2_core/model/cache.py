@@ -47,6 +47,11 @@ class BlockCache:
                 keys.copy_(old_keys)
                 values.copy_(old_values)
 
+    def spread(self, copies: int) -> None:
+        """Make each row `copies` rows, one behind the other."""
+        for kept in (self._keys, self._values):
+            kept[:] = [one.repeat_interleave(copies, 0) for one in kept]
+
     def write_at(self, column: int) -> None:
         """Let the next forward write its columns from `column` on."""
         self._start = column

@@ -53,14 +53,14 @@ class Batch:
 
 
 class Backend(Protocol):
-    """Runs one model's forwards, one batch at a time: `prefill`, then `step` and `pick` by turns.
+    """Runs one model's forwards, one batch at a time: `prefill`, perhaps `spread`, then `step` and `pick` by turns.
 
     All backends give the tokens of `eager`: on a CPU in float32 the same ones, elsewhere within the tolerance that
     their modules state. Calls come from one thread, under `torch.inference_mode`.
 
     A backend that captures graphs, or compiles for static shapes, may rely on this:
 
-    - From one `prefill` to the next, N, P, R and the padding stay as they are. N, P and R differ between batches in any
+    - From one `prefill` to the next, N, P, R and the padding stay as they are, but for `spread` right after it. N, P and R differ between batches in any
       order; columns beyond those written since the last `prefill` hold leftovers, and must never be seen.
     - `step` gets (N, n) ids with n = B and commit 0, or n = 2B and commit B; with autoregressive decoding n = 1. B is
       one number from one `prefill` to the next. All steps of a block have the same `offset`, a multiple of B; only its
@@ -111,6 +111,12 @@ class Backend(Protocol):
 
         Returns:
             (N, D) hidden state of each prompt's last token, after the final norm.
+        """
+
+    def spread(self, copies: int) -> None:
+        """Make each row of a batch that has just been prefilled `copies` rows, one behind the other, of one prompt.
+
+        `prompt` is None after it.
         """
 
     def step(self, ids: Tensor, offset: int, commit: int = 0, wanted: Tensor | None = None) -> Tensor:

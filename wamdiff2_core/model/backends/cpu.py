@@ -114,6 +114,12 @@ class CpuBackend:
             batch.deepstack,
         )
 
+    def spread(self, copies: int) -> None:
+        """See `Backend.spread`."""
+        self.prompt = None
+        self._text.spread(copies)
+        self._low = self._low.repeat_interleave(copies)
+
     def step(self, ids: Tensor, offset: int, commit: int = 0, wanted: Tensor | None = None) -> Tensor:
         """See `Backend.step`."""
         rows, count = ids.shape

@@ -79,6 +79,14 @@ class EagerBackend:
         last: Tensor = self._text.norm(self._run(embeds, rotary, mask, batch.image_slots, batch.deepstack)[:, -1])
         return last
 
+    def spread(self, copies: int) -> None:
+        """See `Backend.spread`."""
+        self.prompt = None
+        self._cache.spread(copies)
+        self._rotary = self._rotary[0].repeat_interleave(copies, 0), self._rotary[1].repeat_interleave(copies, 0)
+        if self._padding is not None:
+            self._padding = self._padding.repeat_interleave(copies, 0)
+
     def step(self, ids: Tensor, offset: int, commit: int = 0, wanted: Tensor | None = None) -> Tensor:
         """See `Backend.step`."""
         count, start = ids.shape[1], self._prompt_columns + offset

@@ -225,9 +225,7 @@ class GraphedBackend(EagerBackend):
         rows, width = batch.ids.shape
         answers = batch.answer_positions.shape[-1]
         self._columns = -(-(width + answers + 1) // BUCKET) * BUCKET
-        room = self._rooms.get(rows)
-        if room is None or room.capacity < self._columns or room.cos.shape[1] < answers:
-            room = self._rooms[rows] = self._make_room(rows, answers, batch.reused)
+        room = self._fitting_room(rows, answers, batch.reused)
         if batch.padding is None:
             self._lengths = [width] * rows
             pad = torch.zeros(rows, dtype=torch.long, device=self.device)
@@ -242,9 +240,20 @@ class GraphedBackend(EagerBackend):
         self._writer.slots = (row + column)[:, batch.reused :].flatten()
         room.cache[:, :, :, min(self._lengths) : self._columns].zero_()
         last = super().prefill(batch)
-        for table, new in zip((room.cos, room.sin), self._rotary, strict=True):
-            table[:, :answers].copy_(new)
+        self._take_rotary(answers)
         return last
+
+    def spread(self, copies: int) -> None:
+        """See `Backend.spread`: the rows go to the memory of batches of so many."""
+        self.prompt = None
+        old, columns, answers = self.room, self._columns, self._rotary[0].shape[1]
+        self._lengths = [length for length in self._lengths for _ in range(copies)]
+        room = self._fitting_room(len(self._lengths), answers, 0)
+        room.cache[:, :, :, :columns].copy_(old.cache[:, :, :, :columns].repeat_interleave(copies, 2))
+        room.lengths.copy_(old.lengths.repeat_interleave(copies))
+        self._rotary = self._rotary[0].repeat_interleave(copies, 0), self._rotary[1].repeat_interleave(copies, 0)
+        self._writer.room = room
+        self._take_rotary(answers)
 
     def step(self, ids: Tensor, offset: int, commit: int = 0, wanted: Tensor | None = None) -> Tensor:
         """See `Backend.step`; `wanted` is not looked at."""
@@ -370,6 +379,17 @@ class GraphedBackend(EagerBackend):
     def weights_state(self) -> Hashable:
         """See `Backend.weights_state`: they never change."""
         return ()
+
+    def _take_rotary(self, answers: int) -> None:
+        for table, new in zip((self.room.cos, self.room.sin), self._rotary, strict=True):
+            table[:, :answers].copy_(new)
+
+    def _fitting_room(self, rows: int, answers: int, kept: int) -> Room:
+        """The memory of batches of so many rows; made anew, with the first `kept` columns, where it is too small."""
+        room = self._rooms.get(rows)
+        if room is None or room.capacity < self._columns or room.cos.shape[1] < answers:
+            room = self._rooms[rows] = self._make_room(rows, answers, kept)
+        return room
 
     def _make_room(self, rows: int, answers: int, kept: int) -> Room:
         """Memory for at least this batch and all before it of as many rows, so that it grows seldom.

@@ -195,14 +195,20 @@ class NativeText(TextEngine):
             wide = -(-self.head_dim // panel) * panel
             one = self.layers, rows, self.key_heads, self._capacity
             # zeros: what lies beyond the written columns is multiplied by 0, and must be finite
-            self._keys = torch.zeros(*one, self.head_dim)
-            self._values = torch.zeros(*one, wide)
-            for index, own in enumerate(self._layers):
-                own.keys, own.values = self._keys[index].data_ptr(), self._values[index].data_ptr()
+            self._take_cache(torch.zeros(*one, self.head_dim), torch.zeros(*one, wide))
             if old is not None:
                 (keys, values), (old_keys, old_values) = self._in_panels(), old
                 keys[:, :, :, : old_keys.shape[3]] = old_keys
                 values[..., : old_values.shape[4], :] = old_values
+
+    def _take_cache(self, keys: Tensor, values: Tensor) -> None:
+        self._keys, self._values = keys, values
+        for index, own in enumerate(self._layers):
+            own.keys, own.values = keys[index].data_ptr(), values[index].data_ptr()
+
+    def _spread_cache(self, copies: int) -> None:
+        self._rows *= copies
+        self._take_cache(self._keys.repeat_interleave(copies, 1), self._values.repeat_interleave(copies, 1))
 
     def embed(self, ids: Tensor) -> Tensor:
         """See `TextEngine.embed`."""

@@ -118,6 +118,12 @@ class TextEngine(ABC):
         self._make_room(rows, columns, kept)
         self._answer_rotary = self.rotary(answer_positions)
 
+    def spread(self, copies: int) -> None:
+        """Make each row of the batch `copies` rows, one behind the other."""
+        self._spread_cache(copies)
+        cos, sin = self._answer_rotary
+        self._answer_rotary = cos.repeat_interleave(copies, 0), sin.repeat_interleave(copies, 0)
+
     def answer_rotary(self, offset: int, count: int) -> tuple[Tensor, Tensor]:
         """`rotary` of answer columns [offset, offset + count)."""
         cos, sin = self._answer_rotary
@@ -153,6 +159,9 @@ class TextEngine(ABC):
 
     @abstractmethod
     def _make_room(self, rows: int, columns: int, kept: int) -> None: ...
+
+    @abstractmethod
+    def _spread_cache(self, copies: int) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -198,6 +207,9 @@ class PackedText(TextEngine):
             old, self._cache = self._cache, [torch.empty(shape, dtype=self.dtype) for _ in self.layers]
             for new, before in zip(self._cache, old if kept else (), strict=bool(kept)):
                 new[:, :kept] = before[:, :kept]
+
+    def _spread_cache(self, copies: int) -> None:
+        self._cache = [cache.repeat_interleave(copies, 0) for cache in self._cache]
 
     def embed(self, ids: Tensor) -> Tensor:
         """See `TextEngine.embed`."""
