@@ -24,7 +24,7 @@ from wamdiff2_core.model.block_model import BlockModel
 def decode_autoregressive(
     model: BlockModel, requests: Sequence[ModelInputs], config: DecodeConfig, eos_token_id: int, trace: bool = False,
     grammars: Sequence[Automaton | None] | None = None, full_head: bool = False, clock: Clock = CLOCK,
-    candidates: int = 1,
+    copies: int = 1,
 ) -> DecodedBatch:
     """Decode a batch token by token; at temperature 0 this equals Hugging Face's greedy `generate`.
 
@@ -37,16 +37,16 @@ def decode_autoregressive(
         grammars: of each request, None for a free one; at temperature 0 only.
         full_head: see `Constraint`.
         clock: monotonic nanoseconds.
-        candidates: answers to each request, which are rows one behind the other.
+        copies: answers to each request, which are rows one behind the other.
     """
-    rows = len(requests) * candidates
+    rows = len(requests) * copies
     started_ns = clock()
-    hidden = model.prefill(requests, 1, config.max_new_tokens, config.prompt_reuse, candidates)
+    hidden = model.prefill(requests, 1, config.max_new_tokens, config.prompt_reuse, copies)
     prefilled_ns = clock()
 
     ids = torch.full((rows, config.max_new_tokens), eos_token_id, device=model.device)
     steps = torch.zeros(rows, dtype=torch.long)
-    draws = UniformDraws(rows, config.seed, candidates) if config.temperature > 0 else None
+    draws = UniformDraws(rows, config.seed, copies) if config.temperature > 0 else None
     recorder = TraceRecorder(rows, config.max_new_tokens, model.device) if trace else None
     open_rows = torch.ones(rows, dtype=torch.bool, device=model.device)
     constraint = intervened = None

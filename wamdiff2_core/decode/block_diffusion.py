@@ -65,12 +65,12 @@ class UniformDraws:
 
     rows: int
     seed: int
-    candidates: int = 1
+    copies: int = 1
     _generators: list[torch.Generator] = field(init=False)
 
     def __post_init__(self) -> None:
         self._generators = [
-            torch.Generator().manual_seed(self.seed + row % self.candidates) for row in range(self.rows)
+            torch.Generator().manual_seed(self.seed + row % self.copies) for row in range(self.rows)
         ]
 
     def draw(self, active: Sequence[bool], count: int) -> Tensor:
@@ -85,7 +85,7 @@ def decode_blocks(
     model: BlockModel, requests: Sequence[ModelInputs], config: DecodeConfig, mask_token_id: int, eos_token_id: int,
     trace: bool = False, grammars: Sequence[Automaton | None] | None = None, full_head: bool = False,
     began_ns: int | None = None, clock: Clock = CLOCK, pace: Pace | None = None, guesses: Guesses | None = None,
-    candidates: int = 1,
+    copies: int = 1,
 ) -> DecodedBatch:
     """Decode a batch by block diffusion.
 
@@ -102,12 +102,12 @@ def decode_blocks(
         clock: monotonic nanoseconds.
         pace: of the last batch of this size, for a deadline's first guesses.
         guesses: of whole answers, for a warm start.
-        candidates: answers to each request, which are rows one behind the other; grammars and guesses are by row.
+        copies: answers to each request, which are rows one behind the other; grammars and guesses are by row.
     """
     size, counts = config.block_size, schedule(config.block_size, config.denoising_steps)
-    blocks, rows = block_count(config.max_new_tokens, size), len(requests) * candidates
+    blocks, rows = block_count(config.max_new_tokens, size), len(requests) * copies
     started_ns = clock()
-    prompt = model.prefill(requests, size, blocks * size, config.prompt_reuse, candidates)
+    prompt = model.prefill(requests, size, blocks * size, config.prompt_reuse, copies)
     budget: Budget | None = None
     if config.deadline_ms:
         prompt[:1, :1].cpu()  # an accelerator is done with the prompt, not only told of it
@@ -117,7 +117,7 @@ def decode_blocks(
     ids = torch.full((rows, blocks * size), eos_token_id, device=model.device)
     steps = torch.zeros(rows, dtype=torch.long, device=model.device)
     decoded = torch.zeros_like(steps)
-    draws = UniformDraws(rows, config.seed, candidates) if config.temperature > 0 else None
+    draws = UniformDraws(rows, config.seed, copies) if config.temperature > 0 else None
     recorder = TraceRecorder(rows, blocks * size, model.device) if trace else None
     hurried = torch.zeros_like(steps) if budget is not None else None
     # otherwise a block's last token is fixed in its last step, and the host need not ask the device after each

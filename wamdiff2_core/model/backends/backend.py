@@ -60,8 +60,9 @@ class Backend(Protocol):
 
     A backend that captures graphs, or compiles for static shapes, may rely on this:
 
-    - From one `prefill` to the next, N, P, R and the padding stay as they are, but for `spread` right after it. N, P and R differ between batches in any
-      order; columns beyond those written since the last `prefill` hold leftovers, and must never be seen.
+    - From one `prefill` to the next, N, P, R and the padding stay as they are, but for `spread` right after it. N, P
+      and R differ between batches in any order; columns beyond those written since the last `prefill` hold leftovers,
+      and must never be seen.
     - `step` gets (N, n) ids with n = B and commit 0, or n = 2B and commit B; with autoregressive decoding n = 1. B is
       one number from one `prefill` to the next. All steps of a block have the same `offset`, a multiple of B; only its
       first one commits the block before it, at `offset` - B. So lengths change once a block, and a graph is determined
