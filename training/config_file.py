@@ -18,6 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from training.config import StageConfig, VisionConfig
 from training.data.mixture import MixtureConfig
 from training.upstream_config import Translated, is_upstream, translate
+from training.yaml_file import read_mapping
 from wamdiff2_core.config import parse
 from wamdiff2_core.errors import UserError
 
@@ -71,17 +72,13 @@ def _read(file: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise UserError("CONFIG", "a YAML file", f"{file} ({'a folder' if file.is_dir() else 'no such file'})")
     if file in seen:
         raise UserError(f"{file}: base", "files that do not name each other in a circle", file.name)
-    try:
-        own = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(str(file), "valid YAML", " ".join(str(error).split())) from None
-    if not isinstance(own, dict):
-        raise UserError(str(file), "a mapping of sections", type(own).__name__)
+    own = read_mapping(file)
     bases = own.pop("base", [])
-    if not isinstance(bases, (str, list)):
+    names = [bases] if isinstance(bases, str) else bases
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise UserError(f"{file}: base", "a file name, or a list of them", bases)
     tree: dict[str, Any] = {}
-    for base in [bases] if isinstance(bases, str) else bases:
+    for base in names:
         tree = _merged(tree, _read(file.parent / base, (*seen, file)))
     return _merged(tree, own)
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from training.config import leaves
 from wamdiff2_core.errors import UserError
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,14 @@ KEYS: Mapping[str, str] = {
     "teacher_model.pretrained_model_name_or_path": "distillation.teacher.checkpoint",
     "dataloader.collate_fn.block_size": "diffusion.block_size",
     "dataloader.collate_fn.teacher_block_size": "distillation.teacher.block_size",
-    "dataloader.collate_fn.max_len": "data.prompt_tokens",
+    "collate_fn.mask_token_id": "record.mask_token_id",
+    "max_len": "data.prompt_tokens",
+    "processor.min_pixels": "record.images.min_pixels",
+    "processor.max_pixels": "record.images.max_pixels",
+    "dataset.min_pixels": "record.images.min_pixels",
+    "dataset.max_pixels": "record.images.max_pixels",
+    "distributed.activation_checkpointing": "run.activation_checkpointing",
+    "lr_scheduler.lr_warmup_steps": "optimizer.warmup_steps",
     "dataloader.num_workers": "data.workers",
     "dataset.path_or_dataset": "data.train",
     "dataset.data_path": "data.train",
@@ -81,6 +90,27 @@ KEYS: Mapping[str, str] = {
     "teacher_block_size": "distillation.teacher.block_size",
 }
 
+# Keys whose value is something here, or is refused: by their last parts, what each value says here.
+VALUES: Mapping[str, Mapping[Any, Mapping[str, Any]]] = {
+    "prior_dist": {"Mask": {}},
+    "lr_decay_style": {"cosine": {}},
+    "pad_token": {"<|im_end|>": {}},
+    "im_end_token": {"<|im_end|>": {}},
+    "model.torch_dtype": {
+        "torch.bfloat16": {"run.precision": "bf16"}, "bfloat16": {"run.precision": "bf16"},
+        "torch.float32": {"run.precision": "fp32"}, "float32": {"run.precision": "fp32"},
+    },
+    "freeze_config.freeze_vision_tower": {False: {}, True: {"optimizer.vision_lr": 0, "optimizer.merger_lr": 0}},
+    "freeze_config.freeze_language_model": {False: {}},
+    "freeze_config.freeze_embeddings": {False: {}},
+    "generate_top_k": {0: {}, None: {}},
+    "generate_top_p": {1.0: {}, None: {}},
+    "kd_loss_fn._target_": {
+        "Block_JSDLoss": {"distillation.divergence": "jsd"}, "KDLoss": {"distillation.divergence": "forward_kl"},
+        "ReverseKDLoss": {"distillation.divergence": "reverse_kl"},
+    },
+}
+
 
 def is_upstream(tree: Mapping[str, Any]) -> bool:
     """Whether a YAML tree is one of upstream's: it says what to build by `_target_`."""
@@ -91,7 +121,7 @@ def translate(tree: Mapping[str, Any], file: Path) -> Translated:
     """Take an upstream configuration over; its loss form, mask and noise are named as they are here.
 
     Raises:
-        UserError: it asks for another noise than the absorbing mask.
+        UserError: it asks for what the trainer here cannot do, such as another noise than the absorbing mask.
     """
     stage: dict[str, Any] = {
         "diffusion": {"mask": "upstream", "loss": "upstream", "full_share": 0.0, "copies": 1},
@@ -100,17 +130,24 @@ def translate(tree: Mapping[str, Any], file: Path) -> Translated:
     }
     mapped: list[tuple[str, str]] = []
     unknown: list[tuple[str, Any]] = []
+    settled: dict[str, Any] = {}
     distils = any("teacher" in str(key) for key in tree)
     for dotted, value in leaves(tree).items():
-        if dotted.endswith("prior_dist") and value != "Mask":
-            raise UserError(f"{file}: {dotted}", "Mask: the absorbing state is the only noise here", value)
-        key = _known(dotted)
+        said = _known(dotted, VALUES)
+        if said is not None:
+            chosen = _chosen(file, dotted, value, said)
+            settled.update(chosen)
+            mapped += [(dotted, key) for key in chosen] or [(dotted, "what is done here anyway")]
+            continue
+        key = _known(dotted, KEYS)
         if key is None or (key.startswith("distillation") and not distils):
             if not dotted.endswith("_target_"):
                 unknown.append((dotted, value))
             continue
         _put(stage, tuple(key.split(".")), value)
         mapped.append((dotted, key))
+    for key, value in settled.items():  # over rates that the file names as well
+        _put(stage, tuple(key.split(".")), value)
     stage["stage"] = "block_distillation" if distils else "block_adaptation"
     if distils and _on_policy_off(tree):
         stage.get("distillation", {}).pop("on_policy", None)
@@ -118,10 +155,19 @@ def translate(tree: Mapping[str, Any], file: Path) -> Translated:
     return Translated(stage, tuple(mapped), tuple(unknown))
 
 
-def _known(dotted: str) -> str | None:
+def _known(dotted: str, table: Mapping[str, T]) -> T | None:
+    """The entry of the longest tail of a key."""
     parts = dotted.split(".")
     tails = (".".join(parts[first:]) for first in range(len(parts)))
-    return next((KEYS[tail] for tail in tails if tail in KEYS), None)
+    return next((table[tail] for tail in tails if tail in table), None)
+
+
+def _chosen(file: Path, dotted: str, value: Any, said: Mapping[Any, Mapping[str, Any]]) -> Mapping[str, Any]:
+    name = value.rsplit(".", 1)[-1] if dotted.endswith("_target_") and isinstance(value, str) else value
+    if isinstance(name, (list, dict)) or name not in said:
+        raise UserError(f"{file}: {dotted}", " or ".join(str(one) for one in said), value,
+                        "the trainer here has nothing else; write a stage file of its own (docs/training.md)")
+    return said[name]
 
 
 def _put(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:

@@ -86,6 +86,15 @@ def test_a_mixture_beside_the_file_gives_its_sources(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("text", "words"), [
     ("- a\n- b\n", "a mapping of sections"),
     ("a: [1\n", "valid YAML"),
+    ("", "a mapping of sections, got nothing"),
+    ("stage: \0\n", "valid YAML"),
+    ("run: {seed: 2024-13-45}\n", "valid YAML"),
+    ("run: " + "[" * 5000 + "]" * 5000, "nested too deep"),
+    ("run: &run {seed: *run}\n", r"an alias of what it stands in: \*run"),
+    ("stage: autoregressive\nout: o\nrun: {seed: 1, steps: 2, seed: 3}\n", "the key 'seed' twice"),
+    ("run: {1: 2}\n", "a key that is no text: '1'"),
+    ("base: [5]\n", "base: expected a file name, or a list of them"),
+    ("base: {a: b}\n", "base: expected a file name, or a list of them"),
     ("stage: autoregressive\nout: o\ndata: {train: none.yaml}\n", "a readable YAML file"),
     ("stage: autoregressive\nout: o\ndata: {train: []}\n", "at least one source"),
     ("stage: block_distillation\nout: o\ndata: {train: a.jsonl}\n", "distillation: expected a section"),
@@ -125,9 +134,44 @@ def test_upstreams_distillation_file_names_teacher_and_policy(tmp_path: Path) ->
     assert (config.distillation.on_policy.every, config.distillation.on_policy.denoising_steps) == (2, 32)
 
 
-def test_another_noise_than_the_mask_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="prior_dist: expected Mask"):
-        load_stage(write(tmp_path, UPSTREAM_BLOCK.replace("prior_dist: Mask", "prior_dist: Uniform")))
+def test_what_upstreams_sections_say_of_model_images_and_memory_is_taken_over(tmp_path: Path) -> None:
+    more = """
+processor: {_target_: x, min_pixels: 3136, max_pixels: 500000}
+distributed: {_target_: x.FSDP2Manager, tp_size: 1, activation_checkpointing: true}
+lr_scheduler: {lr_decay_style: cosine}
+freeze_config: {freeze_embeddings: false, freeze_vision_tower: true, freeze_language_model: false}
+"""
+    text = UPSTREAM_BLOCK.replace("mask_ratio_min", "mask_token_id: 151669, pad_token: <|im_end|>, mask_ratio_min")
+    config, translated = load_stage(write(tmp_path, text + more))
+    assert translated is not None
+    assert (config.record.images.min_pixels, config.record.images.max_pixels) == (3136, 500000)
+    assert config.run.activation_checkpointing
+    assert config.record.mask_token_id == 151669
+    assert (config.optimizer.vision_lr, config.optimizer.merger_lr) == (0, 0)  # frozen, whatever rates are named
+    assert ("lr_scheduler.lr_decay_style", "what is done here anyway") in translated.mapped
+    assert {"distributed.tp_size", "checkpoint.enabled"} <= dict(translated.unknown).keys()
+
+
+@pytest.mark.parametrize(("name", "divergence"), [
+    ("Block_JSDLoss", "jsd"), ("KDLoss", "forward_kl"), ("ReverseKDLoss", "reverse_kl"),
+])
+def test_upstreams_divergence_is_the_one_that_is_learnt_by(tmp_path: Path, name: str, divergence: str) -> None:
+    config, _ = load_stage(write(tmp_path, UPSTREAM_DISTIL.replace("Block_JSDLoss", name)))
+    assert config.distillation is not None
+    assert config.distillation.divergence == divergence
+
+
+@pytest.mark.parametrize(("said", "instead", "words"), [
+    ("prior_dist: Mask", "prior_dist: Uniform", "prior_dist: expected Mask, got Uniform"),
+    ("prior_dist: Mask", "prior_dist: [Mask]", "prior_dist: expected Mask"),
+    ("Block_JSDLoss", "BlockKDLoss", "kd_loss_fn._target_: expected Block_JSDLoss or KDLoss or ReverseKDLoss"),
+    ("kd_ratio: 1.0", "generate_top_p: 0.9", "generate_top_p: expected 1.0"),
+    ("kd_ratio: 1.0", "freeze_config: {freeze_language_model: true}", "freeze_language_model: expected False"),
+    ("kd_ratio: 1.0", "lr_scheduler: {lr_decay_style: linear}", "lr_decay_style: expected cosine"),
+])
+def test_what_the_trainer_here_cannot_do_is_refused(tmp_path: Path, said: str, instead: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        load_stage(write(tmp_path, UPSTREAM_DISTIL.replace(said, instead)))
 
 
 @pytest.mark.parametrize("file", STAGES, ids=lambda path: f"{path.parent.name}/{path.stem}")

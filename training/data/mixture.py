@@ -15,9 +15,8 @@ from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
 
-import yaml
-
 from training.data.sources import ConversationIndex, SourceConfig
+from training.yaml_file import read_mapping
 from wamdiff2_core.config import Strict, parse
 from wamdiff2_core.dataset import Sample
 from wamdiff2_core.errors import UserError, did_you_mean
@@ -55,14 +54,7 @@ class MixtureConfig(Strict):
                 known = sorted(path.stem for path in NAMED_MIXTURES.glob("*.yaml"))
                 raise UserError("mixture", "a YAML file or a named mixture", str(config),
                                 did_you_mean(str(config), known))
-        try:
-            data = yaml.safe_load(file.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise UserError(str(file), "a readable YAML file", error.strerror or str(error)) from None
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise UserError(str(file), "valid YAML", " ".join(str(error).split())) from None
-        if not isinstance(data, Mapping):
-            raise UserError(str(file), "a mapping with sources", type(data).__name__)
+        data = read_mapping(file, "a mapping with sources")
         return parse(cls, data, str(file))
 
     def with_weights(self, weights: Mapping[str, float]) -> MixtureConfig:
