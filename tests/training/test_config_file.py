@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from training.config_file import load_stage, load_vision
+from training.reproduce.recipes import LARGE_SHAPE
 from wamdiff2_core.errors import UserError
 
 CONFIGS = Path(__file__).resolve().parents[2] / "training" / "configs"
-STAGES = sorted(path for folder in ("2b", "8b", "nano", "debug") for path in (CONFIGS / folder).glob("*.yaml")
+STAGES = sorted(path for folder in ("2b", "8b", "nano", "nano_large", "debug") for path in (CONFIGS / folder).glob("*.yaml")
                 if path.stem != "vision" and path.name != "base.yaml")
 UPSTREAM_BLOCK = """
 seed: 42
@@ -191,6 +193,28 @@ def test_a_checkpoint_may_be_asked_all_that_its_mixture_taught_it(file: Path) ->
     config, _ = load_stage(file)
     taught = {task.get(source.name, "planning") for source in config.data.train}
     assert taught == set(config.record.trained_tasks)
+
+
+def test_what_a_stage_starts_from_and_learns_from_is_made_by_a_shipped_stage() -> None:
+    made = {str(load_stage(file)[0].out) for file in STAGES}
+    made |= {load_vision(CONFIGS / folder / "vision.yaml").out for folder in ("nano", "nano_large")}
+    for file in STAGES:
+        config, _ = load_stage(file)
+        teacher = None if config.distillation is None else config.distillation.teacher.checkpoint
+        wanted = {folder for folder in (config.init, teacher) if folder is not None and folder.startswith("runs/")}
+        assert wanted <= made, file
+
+
+def test_the_nano_learns_from_a_model_of_the_size_that_the_ablations_use() -> None:
+    for file in (CONFIGS / "nano_large").glob("*.yaml"):
+        if file.name == "base.yaml":
+            continue
+        large = load_vision(file) if file.stem == "vision" else load_stage(file)[0]
+        nano = CONFIGS / "nano" / file.name
+        small = load_vision(nano) if file.stem == "vision" else load_stage(nano)[0]
+        assert large.shape == replace(small.shape, **LARGE_SHAPE["nano"])
+        assert large.run == small.run
+        assert large.optimizer == small.optimizer
 
 
 def test_published_optimiser_settings_stand_in_the_large_stages() -> None:
