@@ -14,8 +14,9 @@ from training.reproduce.recipes import LARGE_SHAPE
 from wamdiff2_core.errors import UserError
 
 CONFIGS = Path(__file__).resolve().parents[2] / "training" / "configs"
-STAGES = sorted(path for folder in ("2b", "8b", "nano", "nano_large", "debug") for path in (CONFIGS / folder).glob("*.yaml")
-                if path.stem != "vision" and path.name != "base.yaml")
+FOLDERS = ("2b", "8b", "nano", "nano_large", "debug")
+STAGES = sorted(path for folder in FOLDERS for path in (CONFIGS / folder).glob("*.yaml")
+                if path.stem not in ("vision", "base"))
 UPSTREAM_BLOCK = """
 seed: 42
 step_scheduler: {global_batch_size: 128, local_batch_size: 4, ckpt_every_steps: 100, num_epochs: 5}
