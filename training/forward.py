@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 ATTENTION_NAME = "wamdiff2_training"
 HIDDEN_SCORE = -1e4  # finite, so that a padding row stays free of NaN
 ScoreRows = Callable[[Tensor, slice], tuple[Tensor, ...]]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,25 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, scale: float, allowed: Tensor) -> Te
 AttentionInterface.register(ATTENTION_NAME, block_attention)
 
 
+@contextmanager
+def _in_one_piece(model: nn.Module) -> Iterator[None]:
+    """All of FSDP2's parameters gathered, and left so by the forwards inside."""
+    shards = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    for module in shards:
+        module.set_reshard_after_forward(False, recurse=False)
+        module.unshard()
+    try:
+        yield
+    finally:
+        for module in shards:
+            module.set_reshard_after_forward(module is not model, recurse=False)
+            module.reshard()
+
+
+def _no_scores(logits: Tensor, where: slice) -> tuple[Tensor, ...]:
+    return ()
+
+
 class AnswerModel(nn.Module):
     """A stock model as training sees it; a module of its own so that wrappers of parallelism see one forward.
 
@@ -125,7 +146,9 @@ class AnswerModel(nn.Module):
         if frozen_vision:
             model.model.visual.requires_grad_(False)
 
-    def forward(self, inputs: Inputs, rows: Tensor, score: ScoreRows) -> tuple[Tensor, ...]:
+    def forward(
+        self, inputs: Inputs | None, rows: Tensor, score: ScoreRows, decode: Callable[[], Any] | None = None
+    ) -> Any:
         """Score rows of the layout.
 
         Args:
@@ -133,10 +156,14 @@ class AnswerModel(nn.Module):
             rows: (M,) indices into the flattened (N, L) rows of `inputs`.
             score: gives values (m,) of logits (m, V) of a slice of `rows`; what it computes is computed again
                 in the backward pass when there are several slices.
+            decode: of `AnswerModel.decode`; stands in for all others.
 
         Returns:
-            values of all rows, for each output of `score`.
+            values of all rows, for each output of `score`; or what `decode` returns.
         """
+        if decode is not None:
+            return decode()
+        assert inputs is not None
         picked = self.hidden(inputs).flatten(0, 1)[rows]
         head = self.model.lm_head
 
@@ -172,6 +199,17 @@ class AnswerModel(nn.Module):
             config._attn_implementation = ATTENTION_NAME
             self.model.train(training)
 
+    def decode(self, decode: Callable[[], T]) -> T:
+        """What `decode` makes of the stock model, which may decode meanwhile.
+
+        Of sharded parameters every process holds the whole model meanwhile, so that one may take more steps than
+        another; all processes have to come here together.
+        """
+        with self.decoding(), _in_one_piece(self):
+            # by way of the forward, as sharded modules want to be entered from the outermost one
+            result: T = self(None, torch.empty(0), _no_scores, decode)
+        return result
+
     def hidden(self, inputs: Inputs) -> Tensor:
         """(N, L, D) hidden states after the final norm."""
         text = self.model.model.language_model
@@ -179,7 +217,12 @@ class AnswerModel(nn.Module):
         dtype = x.dtype
         levels: list[Tensor] = []
         slots = None
-        if inputs.images is not None:
+        if inputs.images is None and self.stock_vision:
+            # shards of the vision tower are gathered by all processes together, whoever has images
+            tokens, levels = self._encode(self._blank_image())
+            x = x + 0 * sum(part.sum() for part in (tokens, *levels)).to(dtype)
+            levels = []
+        elif inputs.images is not None:
             copies = inputs.ids.shape[1] - inputs.images.slots.shape[1]
             slots = functional.pad(inputs.images.slots, (0, copies))[:, :, None]
             tokens, levels = self._encode(inputs.images)
@@ -192,6 +235,13 @@ class AnswerModel(nn.Module):
                 x = x + torch.zeros_like(x).masked_scatter(slots, levels[index].to(dtype))
         normed: Tensor = text.norm(x)
         return normed
+
+    def _blank_image(self) -> Images:
+        vision = self.model.config.vision_config
+        side = vision.spatial_merge_size
+        width = vision.in_channels * vision.temporal_patch_size * vision.patch_size**2
+        nowhere = torch.zeros(0, 0, dtype=torch.bool)
+        return Images(torch.zeros(side * side, width, device=self.device), ((1, side, side),), nowhere)
 
     def _visible(self, inputs: Inputs, dtype: torch.dtype) -> Visible:
         def told(allowed: Tensor) -> Tensor:

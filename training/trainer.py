@@ -115,13 +115,16 @@ class Trainer:
         rank, world = self._accelerator.process_index, self._accelerator.num_processes
         stage = self._parts.plain_stage
         chunks = [tuple(range(i, min(i + size, len(samples)))) for i in range(0, len(samples), size)]
+        rounds = -(-len(chunks) // world)
+        # all processes take as many forwards, as shards are gathered by all together; some count for nothing
+        own = [chunks[index % len(chunks)] for index in range(rank, rounds * world, world)]
         prepared = [
-            stage.prepare([samples[slot] for slot in slots], Slots(seeds.VALIDATION, -1, slots))
-            for slots in chunks[rank::world]
+            stage.prepare([samples[slot] for slot in slots], Slots(seeds.VALIDATION, -1, slots)) for slots in own
         ]
-        totals, _ = self._agree(prepared)
-        shares = [float(stage.loss(part, totals)[0]) for part in prepared]
-        return float(self._reduce(torch.tensor([sum(shares)], dtype=torch.float64)))
+        counted = len(chunks[rank::world])
+        totals, _ = self._agree(prepared[:counted])
+        losses = [float(stage.loss(part, totals)[0]) for part in prepared]
+        return float(self._reduce(torch.tensor([sum(losses[:counted])], dtype=torch.float64)))
 
     def save(self) -> Path:
         """Write a checkpoint folder, complete or not at all."""

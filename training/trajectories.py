@@ -65,8 +65,8 @@ class StudentDecoder:
         """See `Decoder.decode`; temperature draws from the step's own seed."""
         requests = [ModelInputs(s.prompt_ids, s.pixel_values, s.image_grid_thw) for s in samples]
         config = replace(self._decode, seed=seeds.mix(slots.seed, slots.step, seeds.DECODE))
-        with model.decoding():
-            done = decode_blocks(BlockModel(model.model), requests, config, self._mask, self._eos, trace=True)
+        blocks = BlockModel(model.model)
+        done = model.decode(lambda: decode_blocks(blocks, requests, config, self._mask, self._eos, trace=True))
         assert done.trace is not None
         lengths = [blocks * config.block_size for blocks in done.blocks.tolist()]
         trajectories = []

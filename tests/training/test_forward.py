@@ -186,3 +186,32 @@ def test_wrong_configurations_are_refused() -> None:
         DiffusionConfig(full_share=1.5)
     with pytest.raises(UserError, match="copies"):
         DiffusionConfig(own_order=True)
+
+
+def test_activation_checkpointing_reaches_vision_and_text_and_changes_no_gradient(student, token_ids, encoded) -> None:
+    part = prepared(encoded, token_ids, DiffusionConfig(8))
+    kept, gradients = [], []
+    for pick in ("text", "visual", "none"):
+        stock = student.model
+        for module in stock.modules():
+            if hasattr(module, "gradient_checkpointing"):
+                module.gradient_checkpointing = False
+        if pick != "none":
+            stock.activation_checkpointing_enable({"use_reentrant": False})
+            other = stock.model.language_model if pick == "visual" else stock.model.visual
+            for module in other.modules():
+                if hasattr(module, "gradient_checkpointing"):
+                    module.gradient_checkpointing = False
+        stock.train()
+        stock.zero_grad()
+        sizes: list[int] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: sizes.append(x.nbytes) or x, lambda x: x):
+            (values,) = student(part.inputs, every_row(part), lambda logits, _: (logits.logsumexp(-1),))
+            values.sum().backward()
+        kept.append(sum(sizes))
+        gradients.append([parameter.grad.clone() for parameter in stock.parameters() if parameter.grad is not None])
+    assert kept[0] < kept[2]
+    assert kept[1] < kept[2]
+    for got in gradients[:2]:
+        for gradient, plain in zip(got, gradients[2], strict=True):
+            torch.testing.assert_close(gradient, plain)

@@ -65,6 +65,16 @@ def _turned(heads: Tensor, tables: GridTables) -> Tensor:
     return (wide * cos + torch.cat([-second, first], -1) * sin).to(heads.dtype)
 
 
+def _run_block(block: Any, x: Tensor, tables: GridTables, attend: Attend) -> Tensor:
+    attention = block.attn
+    qkv = attention.qkv(block.norm1(x)).unflatten(-1, (3 * attention.num_heads, -1))  # (N, P, 3 H, d)
+    query, key = _turned(qkv[:, :, : 2 * attention.num_heads], tables).transpose(1, 2).chunk(2, 1)
+    value = qkv[:, :, 2 * attention.num_heads :].transpose(1, 2)
+    x = x + attention.proj(attend(query, key, value, attention.scaling).transpose(1, 2).flatten(2))
+    mixed: Tensor = x + block.mlp(block.norm2(x))
+    return mixed
+
+
 def encode_equal(visual: Any, tables: GridTables, patches: Tensor, attend: Attend = fused_attention) -> list[Tensor]:
     """Encode N images of one grid.
 
@@ -83,12 +93,10 @@ def encode_equal(visual: Any, tables: GridTables, patches: Tensor, attend: Atten
     x = x + learned.to(x.dtype)
     deepstack = []
     for index, block in enumerate(visual.blocks):
-        attention = block.attn
-        qkv = attention.qkv(block.norm1(x)).unflatten(-1, (3 * attention.num_heads, -1))  # (N, P, 3 H, d)
-        query, key = _turned(qkv[:, :, : 2 * attention.num_heads], tables).transpose(1, 2).chunk(2, 1)
-        value = qkv[:, :, 2 * attention.num_heads :].transpose(1, 2)
-        x = x + attention.proj(attend(query, key, value, attention.scaling).transpose(1, 2).flatten(2))
-        x = x + block.mlp(block.norm2(x))
+        if block.gradient_checkpointing and block.training and torch.is_grad_enabled():
+            x = block._gradient_checkpointing_func(_run_block, block, x, tables, attend)
+        else:
+            x = _run_block(block, x, tables, attend)
         if index in visual.deepstack_visual_indexes:
             merger = visual.deepstack_merger_list[visual.deepstack_visual_indexes.index(index)]
             deepstack.append(merger(x).unflatten(0, (len(patches), -1)))
