@@ -207,13 +207,18 @@ def model_on_meta(config: StageConfig) -> Any:
     if config.init is None:
         with torch.device("meta"):
             return build_model(config.shape, build_tokenizer(config.shape.vocab_size))
+    return checkpoint_on_meta(config.init, "init")
+
+
+def checkpoint_on_meta(name: str, field: str) -> Any:
+    """A checkpoint's model without its weights; see `resolve_checkpoint`."""
     from transformers import Qwen3VLForConditionalGeneration
 
     from wamdiff2_core.model.checkpoint import read_model_config
 
     with torch.device("meta"):
         return Qwen3VLForConditionalGeneration._from_config(
-            read_model_config(resolve_checkpoint(config.init, "init")), attn_implementation="sdpa"
+            read_model_config(resolve_checkpoint(name, field)), attn_implementation="sdpa"
         )
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from transformers import Qwen3VLForConditionalGeneration
 
 ATTENTION_NAME = "wamdiff2_training"
+SCORE_ROWS = 4096  # rows that are projected to the vocabulary at a time
 HIDDEN_SCORE = -1e4  # finite, so that a padding row stays free of NaN
 ScoreRows = Callable[[Tensor, slice], tuple[Tensor, ...]]
 T = TypeVar("T")
@@ -123,7 +124,7 @@ class AnswerModel(nn.Module):
 
     def __init__(
         self, model: Qwen3VLForConditionalGeneration, *, kernel: Kernel = "written", stock_vision: bool = False,
-        score_rows: int = 4096, frozen_vision: bool = False, kept_images: int = 0,
+        score_rows: int = SCORE_ROWS, frozen_vision: bool = False, kept_images: int = 0,
     ) -> None:
         """Take a stock model.
 

@@ -380,8 +380,21 @@ def test_a_dry_run_tells_steps_tokens_and_memory_and_makes_nothing(text_set: Pat
     told = capsys.readouterr().out
     assert "6 steps of 2 samples" in told  # three samples, four times
     assert "tokens a sample" in told
-    assert "GiB" in told
+    assert "memory without shards about" in told
     assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_looks_at_the_teacher_and_counts_it(text_set: Path, tmp_path: Path, capsys) -> None:
+    file = stage_file(tmp_path, text_set)
+    distils = ["--stage", "block_distillation", "--distillation.teacher.checkpoint"]
+    assert main(["train", str(file), "--dry-run", *distils, str(tmp_path / "none")]) == 2
+    assert "distillation.teacher.checkpoint: expected a checkpoint folder" in capsys.readouterr().err
+    nano = Path(__file__).resolve().parents[2] / "checkpoints/wamdiff2-nano"
+    assert main(["train", str(file), "--dry-run", *distils, str(nano)]) == 0
+    told = capsys.readouterr().out
+    assert "2,920,192 of the teacher" in told
+    assert all(f"{part} " in told for part in ("weights and gradients", "optimiser", "text", "vision", "teacher",
+                                               "logits"))
 
 
 def test_a_checkpoint_that_the_disk_does_not_take_is_named_and_leaves_no_part(
