@@ -141,10 +141,37 @@ def test_labels_have_text(labels):
         detection_language(codec("bytes"), labels)
 
 
-def test_a_tokenizer_that_joins_digits_is_refused():
-    tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate("0123456789.,-")} | {"12": 13},
-                                     merges=[("1", "2")]))
+@pytest.mark.parametrize(("merges", "words"), [
+    ([("1", "2")], "one token for each digit, got the tokens .* for '12'"),
+    ([("0", "0")], "for '00'"),
+    ([("2", "2")], "for '22'"),
+    ([("1", ".")], r"'\.' in tokens of its own between '1' and '0'"),
+    ([(".", "7")], r"'\.' in tokens of its own between '0' and '7'"),
+    ([("5", ",")], "',' in tokens of its own between '5' and '0'"),
+    ([(",", "-"), (",-", "4")], "',-' in tokens of its own between '0' and '4'"),
+    ([("-", "3")], "'-' in tokens of its own between '' and '3'"),
+])
+def test_a_tokenizer_that_joins_digits_with_anything_is_refused(merges, words):
+    with pytest.raises(UserError, match=f"tokenizer: expected .*{words}"):
+        waypoint_language(codec_of(merging(merges), 99), PlanningTask())
+
+
+def test_a_tokenizer_that_joins_what_stands_between_digits_is_taken():
+    joined = codec_of(merging([(",", "-")]), 99)
+    task = PlanningTask()
+    language = waypoint_language(joined, task)
+    seen: set[int] = set()
+    for xy in ([[1.0, -2.5]] * 6, [[-0.1, 120.0]] * 6, [[0.0, 0.0]] * 6):
+        ids = joined.encode_text(format_waypoints(Waypoints(np.array(xy), 0.5), task))
+        assert accepts(language, [*ids, 99])
+        seen.update(ids)
+    assert joined.encode_text(",-") == [13]
+    assert 13 in seen
+
+
+def merging(merges):
+    """A tokenizer of the characters of waypoints, with these merges."""
+    vocabulary = [*"0123456789.,-", *("".join(pair) for pair in merges)]
+    tokenizer = Tokenizer(models.BPE(vocab={text: index for index, text in enumerate(vocabulary)}, merges=merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    joined = codec_of(PreTrainedTokenizerFast(tokenizer_object=tokenizer), 99)
-    with pytest.raises(UserError, match="tokenizer: expected one token for each digit"):
-        waypoint_language(joined, PlanningTask())
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)

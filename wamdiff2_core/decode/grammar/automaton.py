@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import product
 
 from wamdiff2_core.errors import UserError
 
@@ -82,12 +83,14 @@ class Draft:
         self._encode, self._eos, self._states = encode, eos_token_id, 0
         self._edges: list[tuple[int, frozenset[int], int]] = []
         self._skips: list[tuple[int, int]] = []
-        spelled = [encode(digit) for digit in DIGITS]
-        joined = encode(DIGITS)
-        if [token for tokens in spelled for token in tokens] != joined or len(joined) != len(DIGITS):
-            raise UserError("tokenizer", "one token for each digit", f"{len(joined)} tokens for {DIGITS}",
+        spelled = {digit: encode(digit) for digit in DIGITS}
+        texts = [*DIGITS, *(first + second for first, second in product(DIGITS, repeat=2))]
+        joined = next((text for text in texts if encode(text) != [spelled[digit][0] for digit in text]), None)
+        if joined is not None:
+            raise UserError("tokenizer", "one token for each digit", f"the tokens {encode(joined)} for {joined!r}",
                             "decode with grammar off, or take a tokenizer that splits digits")
-        self.digits = tuple(joined)
+        self.digits = tuple(spelled[digit][0] for digit in DIGITS)
+        self._canonical: dict[tuple[str, str, str], list[int]] = {}
         self._separator: tuple[int, ...] = ()
 
     def state(self) -> int:
@@ -119,7 +122,8 @@ class Draft:
             source: state.
             text: not empty.
             target: state.
-            before: what stands before it, as far as the tokens of the text depend on it; a digit or a letter.
+            before: what stands before it, as far as the tokens of the text depend on it: a letter, or a digit, which
+                stands for all of them.
             after: what stands behind it, alike.
 
         Raises:
@@ -132,14 +136,20 @@ class Draft:
             source = following
 
     def canonical(self, before: str, text: str, after: str) -> list[int]:
-        """Tokens of `text` where it stands."""
-        whole = self._encode(before + text + after)
-        head, tail = (self._encode(part) if part else [] for part in (before, after))
-        inner = whole[len(head) : len(whole) - len(tail)]
-        if [*head, *inner, *tail] != whole or not inner:
-            raise UserError("tokenizer", f"{text!r} in tokens of its own between {before!r} and {after!r}",
-                            "tokens that cross", "decode with grammar off")
-        return inner
+        """Tokens of `text` where it stands, which are the same beside every digit; see `text`."""
+        place = before, text, after
+        if place not in self._canonical:
+            inner: list[int] = []
+            for left, right in product(*(DIGITS if side in tuple(DIGITS) else [side] for side in (before, after))):
+                whole = self._encode(left + text + right)
+                head, tail = (self._encode(part) if part else [] for part in (left, right))
+                found = whole[len(head) : len(whole) - len(tail)]
+                if [*head, *found, *tail] != whole or found != (inner or found) or not found:
+                    raise UserError("tokenizer", f"{text!r} in tokens of its own between {left!r} and {right!r}",
+                                    "tokens that cross", "decode with grammar off")
+                inner = found
+            self._canonical[place] = inner
+        return self._canonical[place]
 
     def finish(self, start: int, accepted: Iterable[int]) -> Automaton:
         """The automaton whose answers lead from `start` to an accepted state, and then to EOS."""

@@ -1,7 +1,7 @@
 """The answers of tasks as token automata.
 
 All three are canonical: their token paths are those of `ChatCodec.encode_answer`. Text is tokenised between digits,
-because a tokenizer that splits digits never joins anything across one; `Draft` checks this on every piece.
+as `Draft` sees to it that the tokenizer joins nothing with a digit: two digits, or a piece of text and any digit.
 The one exception is free labels, whose words may be spelled by other tokens than the tokenizer's own.
 """
 
