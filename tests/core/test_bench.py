@@ -37,6 +37,17 @@ WRONG = {
     "parent of blocks": (["decode", "DIR", "--parent", "DIR"], "parent: expected autoregressive weights"),
     "unknown row": (["decode", "DIR", "--rows", "hf_ra"], "rows: expected one of hf_ar, own_ar"),
     "steps in words": (["decode", "DIR", "--denoising-steps", "few"], "denoising_steps: expected integers"),
+    "more threads than any machine has": (
+        ["decode", "DIR", "--threads", "99999"], "threads: expected an integer from 1 to 1024, got 99999"
+    ),
+    "commas for block sizes": (["decode", "DIR", "--block-sizes", ","], "block_sizes: expected integers >= 1"),
+    "commas for rows": (["decode", "DIR", "--rows", " , "], "rows: expected names, such as own_ar,block"),
+    "a huge block size": (["decode", "DIR", "--block-sizes", "9" * 30], "block_sizes: expected integers >= 1"),
+    "an infinite temperature": (["plan", "DIR", "--temperature", "inf"], "temperature: expected a finite number"),
+    "no number for a temperature": (["plan", "DIR", "--temperature", "nan"], "temperature: expected a finite number"),
+    "commas for deadlines": (["deadline", "DIR", "--data", "x", "--deadlines", ","], "deadlines: expected integers"),
+    "no deadlines": (["deadline", "DIR", "--data", "x", "--deadlines", ""], "deadlines: expected integers"),
+    "near without end": (["deadline", "DIR", "--data", "x", "--near", "inf"], "near: expected a finite number"),
     "no rounds": (["decode", "DIR", "--rounds", "0"], "rounds: expected an integer >= 1, got 0"),
     "picture of another kind": (["decode", "DIR", "--plot", "x.jpg"], "plot: expected a file that ends in .png"),
     "folder for a file": (["plan", "DIR", "--json", "DIR"], "json: expected a file"),
@@ -47,7 +58,7 @@ WRONG = {
     "autoregressive blocks": (["decode", "DIR", "--strategy", "autoregressive"], "strategy: expected a strategy of"),
     "no answers": (["grammar", "DIR", "--rounds", "0"], "rounds: expected an integer >= 1, got 0"),
     "no such folder of a grammar": (["grammar", "none"], "checkpoint: expected a checkpoint folder, got none"),
-    "no temperature": (["plan", "DIR", "--temperature", "0"], "temperature: expected above 0"),
+    "no temperature": (["plan", "DIR", "--temperature", "0"], "temperature: expected a finite number above 0"),
     "no such data": (["decode", "DIR", "--data", "none.jsonl"], "none.jsonl"),
 }
 

@@ -222,7 +222,7 @@ def test_deadlines_of_the_nano(nano_folder, tmp_path, capsys):
 @pytest.mark.parametrize(("arguments", "expected"), [
     (["--data", "none.jsonl"], "none.jsonl"),
     (["--data", DATA, "--deadlines", "soon"], "deadlines: expected integers"),
-    (["--data", DATA, "--near", "0"], "near: expected metres > 0"),
+    (["--data", DATA, "--near", "0"], "near: expected a finite number of metres > 0"),
     (["--data", DATA, "--samples", "0"], "samples: expected an integer >= 1"),
 ])
 def test_wrong_use_of_deadlines_is_told_in_one_line(arguments, expected, nano_folder, capsys):

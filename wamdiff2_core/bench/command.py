@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from wamdiff2_core.bench.subjects import Subject
 
 DEFAULT_CHECKPOINT = Path("checkpoints/wamdiff2-nano")
+MOST_THREADS = 1024  # more than any machine has cores; PyTorch itself ends with an overflow far above
 
 
 class BenchCommands(CommandGroup):
@@ -110,7 +112,7 @@ def decode(
         ladder.check_parent(parent)
     record = None if folder is None else ServingRecord.load(folder)
     sizes = ladder.allowed_sizes(record, _integers("block_sizes", block_sizes), any_block_size)
-    names = ladder.chosen_rows([name.strip() for name in rows.split(",") if name.strip()])
+    names = ladder.chosen_rows(_parts("rows", rows, "names, such as own_ar,block"))
     steps = _integers("denoising_steps", denoising_steps)
     _outputs(json_file, plot_file)
     subject = _subject(folder, shape, threads, device, dtype, backend, image, data, samples)
@@ -194,8 +196,8 @@ def plan(
     from wamdiff2_core.bench.report import deliver, report
 
     _at_least_one(rounds=rounds)
-    if not temperature > 0:
-        raise UserError("temperature", "above 0, beside the rows at 0", temperature)
+    if not 0 < temperature < math.inf:
+        raise UserError("temperature", "a finite number above 0, beside the rows at 0", temperature)
     folder = checkpoint or DEFAULT_CHECKPOINT
     _outputs(json_file, None)
     torch_dtype, where = _settings(threads, device, dtype, backend)
@@ -232,8 +234,10 @@ def deadline(
 
     _at_least_one(samples=samples)
     limits = _integers("deadlines", deadlines)
-    if not near > 0:
-        raise UserError("near", "metres > 0", near)
+    if not limits:
+        raise UserError("deadlines", "integers >= 1, such as 50,100", "nothing")
+    if not 0 < near < math.inf:
+        raise UserError("near", "a finite number of metres > 0", near)
     _outputs(json_file, None)
     folder = checkpoint or DEFAULT_CHECKPOINT
     torch_dtype, where = _settings(threads, device, dtype, backend)
@@ -321,6 +325,8 @@ def _settings(threads: int | None, device: str, dtype: str, backend: str) -> tup
     if dtype not in DTYPES:
         raise unknown_name("dtype", dtype, DTYPES)
     _at_least_one(threads=threads)
+    if threads is not None and threads > MOST_THREADS:
+        raise UserError("threads", f"an integer from 1 to {MOST_THREADS}", threads, "as many as cores are enough")
     import torch
 
     if threads is not None:
@@ -365,11 +371,20 @@ def _at_least_one(**numbers: int | None) -> None:
 
 def _integers(name: str, text: str) -> list[int]:
     """Positive integers of "4,8"; none of an empty text."""
-    parts = [part.strip() for part in text.split(",") if part.strip()]
+    form = "integers >= 1, such as 4,8"
+    parts = _parts(name, text, form)
     for part in parts:
-        if not part.isdecimal() or int(part) < 1:
-            raise UserError(name, "integers >= 1, such as 4,8", text)
+        if not part.isdecimal() or len(part) > 9 or int(part) < 1:
+            raise UserError(name, form, text)
     return [int(part) for part in parts]
+
+
+def _parts(name: str, text: str, form: str) -> list[str]:
+    """What stands between the commas; nothing of an empty text."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if text.strip() and not parts:
+        raise UserError(name, form, text)
+    return parts
 
 
 def _dtype_of(subject: Subject) -> str:

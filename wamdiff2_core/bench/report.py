@@ -43,7 +43,7 @@ _COLUMNS = (
     ("late p99", "overshoot_ms_p99", ".2f"),
     ("in steps", "overshoot_steps_p99", ".2f"),
     ("hurried", "hurried_steps", ".1f"),
-    ("valid", "valid", ".1%"),
+    ("readable", "readable", ".1%"), ("valid", "valid", ".1%"),
     ("L2 m", "l2_m", ".3f"),
     ("near", "near", ".1%"),
     ("kept", "kept", ".1%"),
