@@ -1,9 +1,10 @@
 """Parity with `eager` and speed of every backend of an accelerator; `benchmarks/accelerator.sh` runs it.
 
-Parity: answers of a small random model, then of a checkpoint, in float32, where every token must be the same, and in
-bfloat16, where the share of equal tokens and the distance of logits are told. Speed: what `wamdiff2 bench decode`,
-`prefill` and `plan` measure, for a checkpoint, `tiny-qwen-vocab` and `2b`, with each backend, that is, with each
-attention kernel that is present; and one layer's attention alone, in the 2B shape. All backends' rows of one
+Parity: answers of a small random model by strategy, sampled, within a grammar and under a deadline, then of a
+checkpoint, in float32, where every token must be the same, and in bfloat16, where the share of equal tokens and the
+distance of logits are told. Speed: what `wamdiff2 bench decode`, `prefill` and `plan` measure, for a checkpoint,
+`tiny-qwen-vocab` and `2b`, with each backend, that is, with each attention kernel that is present; one layer's
+attention alone, in the 2B shape; and `bench node`, where ROS is. All backends' rows of one
 measurement turn about, and all their answers have the same length, so they can be divided by one another.
 """
 
@@ -12,18 +13,22 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
-from tests.core.doubles import MASK, random_inputs, tiny_model
+from tests.core.doubles import EOS, MASK, byte_tokenizer, random_inputs, tiny_model
+from tests.core.grammar.walker import codec_of
 from tests.core.standins.accelerator import FakeDevice
 from tests.core.standins.libraries import fake_flashinfer, fake_torch_npu
 from wamdiff2_core.bench import ladder
@@ -32,13 +37,15 @@ from wamdiff2_core.bench.parts import measure_parts, measure_plan, prefill_ratio
 from wamdiff2_core.bench.report import report
 from wamdiff2_core.bench.subjects import Subject, checkpoint_subject, random_subject
 from wamdiff2_core.chat import ModelInputs
-from wamdiff2_core.config import DecodeConfig
+from wamdiff2_core.config import DecodeConfig, PlanningTask
 from wamdiff2_core.decode import Generator
+from wamdiff2_core.decode.grammar import waypoint_language
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.model.backends import Backend, cuda, make_backend, npu
 from wamdiff2_core.model.backends.device_ops import Graph
 from wamdiff2_core.model.backends.graphed import Attention, GraphedBackend, Step, StepShape
 from wamdiff2_core.model.block_model import BlockModel
+from wamdiff2_core.model.checkpoint import read_model_config
 from wamdiff2_core.model.devices import ACCELERATORS, find_accelerator
 from wamdiff2_core.outputs import writable_file
 from wamdiff2_core.serving_record import ServingRecord
@@ -58,6 +65,8 @@ CONTEXTS = (2190, 6270)  # one and three pictures of 1920 x 1080
 LAYERS_A_GRAPH = 28
 STOCK_ROWS = ("hf_ar", "naive_block")
 OWN_ROWS = ("own_ar", "block")
+NODE_S = 900
+Case = tuple[list[ModelInputs], DecodeConfig, dict[str, Any]]  # and further arguments of `Generator.generate`
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -127,6 +136,7 @@ def run(arguments: argparse.Namespace, stand_ins: dict[str, FakeDevice]) -> int:
         device = torch.device("cpu") if arguments.dry else find_device(arguments.device)
         if arguments.rounds < 1:
             raise UserError("rounds", "an integer >= 1", arguments.rounds)
+        read_model_config(arguments.checkpoint)  # told now, not after what is measured before it
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         writable_file(arguments.json, "json")
         setting = Setting(
@@ -173,6 +183,8 @@ def measure(setting: Setting) -> dict[str, Any]:
     result["plan"] = plan(setting)
     say("attention")
     result["attention"] = attention(setting)
+    say("speed: node")
+    result["node"] = node(setting)
     return result
 
 
@@ -185,11 +197,29 @@ def random_parity(setting: Setting) -> Iterator[dict[str, Any]]:
         for strategy in (("low_confidence_dynamic",) if setting.dry
                          else ("sequential", "low_confidence_static", "low_confidence_dynamic"))
     ]
+    one_a_step = DecodeConfig(8, 8, "low_confidence_static", max_new_tokens=8 if setting.dry else 40)
+    grammar = waypoint_language(codec_of(byte_tokenizer(), EOS), PlanningTask(waypoints=1 if setting.dry else 6))
+    answer = -(-(grammar.shortest[0] + 4) // 8) * 8
+    ways: dict[str, list[Case]] = {
+        "random": [(batch, config, {}) for config in configs for batch in requests],
+        "random, sampled": [
+            (batch, replace(one_a_step, temperature=0.8, top_p=0.9, seed=seed), {"candidates": 2})
+            for batch in requests for seed in range(setting.cases)
+        ],
+        "random, within a grammar": [
+            (batch, replace(one_a_step, grammar="task", max_new_tokens=answer), {"grammars": [grammar] * len(batch)})
+            for batch in requests
+        ],
+        # an hour, which changes nothing; and less than there is, so that each block takes one step, whatever the speed
+        "random, under a deadline": [
+            (batch, replace(one_a_step, deadline_ms=limit), {}) for batch in requests for limit in (3.6e6, 1e-6)
+        ],
+    }
     for dtype in DTYPES:
         model = setting.model(getattr(torch, dtype))
-        cases = [(batch, config) for config in configs for batch in requests]
-        for name in setting.names:
-            yield compared(setting, name, "random", model, MASK, cases)
+        for way, cases in ways.items():
+            for name in setting.names:
+                yield compared(setting, name, way, model, MASK, cases)
 
 
 def checkpoint_parity(setting: Setting) -> Iterator[dict[str, Any]]:
@@ -200,13 +230,12 @@ def checkpoint_parity(setting: Setting) -> Iterator[dict[str, Any]]:
         for name in setting.names:
             yield compared(
                 setting, name, subject.name, subject.model, subject.mask_token_id,
-                [(list(subject.prompts), config)] * setting.cases,
+                [(list(subject.prompts), config, {})] * setting.cases,
             )
 
 
 def compared(
-    setting: Setting, name: str, what: str, model: Any, mask: int,
-    cases: Sequence[tuple[list[ModelInputs], DecodeConfig]],
+    setting: Setting, name: str, what: str, model: Any, mask: int, cases: Sequence[Case],
 ) -> dict[str, Any]:
     """One backend against `eager`."""
     row: dict[str, Any] = {
@@ -222,8 +251,8 @@ def compared(
     own, eager = (
         Generator.of(model, None, record, enforce_record=False, backend=which) for which in (backend, "eager")
     )
-    for requests, config in cases:
-        pairs = zip(own.generate(requests, config), eager.generate(requests, config), strict=True)
+    for requests, config, more in cases:
+        pairs = zip(own.generate(requests, config, **more), eager.generate(requests, config, **more), strict=True)
         for answer, expected in pairs:
             row["answers"] += 1
             row["equal_answers"] += answer.raw_ids == expected.raw_ids
@@ -331,6 +360,24 @@ def plan(setting: Setting) -> dict[str, Any]:
         str(setting.checkpoint.name), rows, Machine.of(setting.device), {}, rounds=setting.rounds,
         peak_memory_gib=peak_memory_gib(setting.device),
     )
+
+
+def node(setting: Setting) -> dict[str, Any]:
+    """Report of `bench node`; what is missing for it, where ROS is not installed."""
+    if find_spec("rclpy") is None:
+        return {"missing": "ROS 2 (rclpy)"}
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "node.json"
+        frames = "3" if setting.dry else "200"
+        command = [
+            sys.executable, "-m", "wamdiff2_core.cli.main", "bench", "node", str(setting.checkpoint), "--device",
+            str(setting.device), "--frames", frames, "--log", str(Path(folder) / "node.log"), "--json", str(file),
+        ]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=NODE_S)
+        if done.returncode:
+            return {"missing": (done.stderr or done.stdout).strip().splitlines()[-1:]}
+        result: dict[str, Any] = json.loads(file.read_text())
+        return result
 
 
 @torch.inference_mode()

@@ -34,6 +34,9 @@ def test_the_dry_run_writes_every_key(tmp_path, nano_folder):
     ran = [row for row in result["parity"] if row["missing"] is None]
     assert {row["backend"] for row in ran} == BACKENDS
     assert all(row["tokens"] > 0 and row["logit_distance"] < 1 for row in ran)
+    ways = {"random", "random, sampled", "random, within a grammar", "random, under a deadline"}
+    for backend in BACKENDS:
+        assert ways < {row["model"] for row in ran if row["backend"] == backend}
     exact = [row for row in ran if row["dtype"] == "float32"]
     assert exact
     assert all(row["equal_tokens"] == row["tokens"] for row in exact)
@@ -45,6 +48,7 @@ def test_the_dry_run_writes_every_key(tmp_path, nano_folder):
     assert result["plan"]["rows"]
     assert {row["backend"] for row in result["attention"]} == BACKENDS
     assert all(row["ms_a_layer"] > 0 for row in result["attention"])
+    assert result["node"].get("rows") or result["node"] == {"missing": "ROS 2 (rclpy)"}
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="needs a machine without an accelerator")
@@ -54,6 +58,10 @@ def test_without_an_accelerator_the_command_says_so(tmp_path, monkeypatch, capsy
     assert "device: expected a CUDA or Ascend device, got none on this machine" in capsys.readouterr().out
     monkeypatch.setattr(sys, "argv", ["accelerator", "--dry", "--rounds", "0", "--json", str(tmp_path / "x.json")])
     assert accelerator.main() == 2
+    none = str(tmp_path / "none")
+    monkeypatch.setattr(sys, "argv", ["accelerator", "--dry", "--checkpoint", none, "--json", str(tmp_path / "x.json")])
+    assert accelerator.main() == 2
+    assert f"checkpoint: expected a checkpoint folder, got {none}" in capsys.readouterr().out
 
 
 def test_answers_that_differ_fail_parity(monkeypatch, tmp_path):
