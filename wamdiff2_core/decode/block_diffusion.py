@@ -81,6 +81,13 @@ class UniformDraws:
         ])
 
 
+def _possible_blocks(blocks: int, size: int, grammars: Sequence[Automaton | None] | None) -> int:
+    """Blocks that an answer may have, of `blocks` at the most, as far as grammars tell."""
+    longest = [None if grammar is None else grammar.longest for grammar in grammars or (None,)]
+    known = [tokens for tokens in longest if tokens is not None]
+    return blocks if len(known) < len(longest) else min(blocks, block_count(max(known), size))
+
+
 def decode_blocks(
     model: BlockModel, requests: Sequence[ModelInputs], config: DecodeConfig, mask_token_id: int, eos_token_id: int,
     trace: bool = False, grammars: Sequence[Automaton | None] | None = None, full_head: bool = False,
@@ -111,7 +118,7 @@ def decode_blocks(
     budget: Budget | None = None
     if config.deadline_ms:
         prompt[:1, :1].cpu()  # an accelerator is done with the prompt, not only told of it
-        budget = Budget(config, blocks, started_ns if began_ns is None else began_ns, clock, pace)
+        budget = Budget(config, _possible_blocks(blocks, size, grammars), started_ns if began_ns is None else began_ns, clock, pace)
     prefilled_ns = clock()
 
     ids = torch.full((rows, blocks * size), eos_token_id, device=model.device)

@@ -202,3 +202,22 @@ def test_the_shipped_checkpoint_is_not_worse(nano_folder: Path):
     for one, other in zip(patient, again, strict=True):
         if other.stats.interventions == 0:
             assert one.text == other.text
+
+
+def test_a_deadline_keeps_no_time_for_blocks_that_the_grammar_rules_out():
+    decoder, codec = rig("bytes")
+    grammar = waypoint_language(codec, replace(TASK, waypoints=2))
+    assert grammar.longest is not None
+    blocks = -(-grammar.longest // 8)
+    config = DecodeConfig(8, 8, "low_confidence_static", grammar="task", max_new_tokens=16 * 8, deadline_ms=1e6)
+    clock, known = decoder.clock, {"grammars": [grammar]}
+    try:
+        timed(decoder, 10, 10)
+        free = decoder.generate(requests(1), config, **known)[0]
+        steps = free.stats.steps + blocks - free.stats.blocks  # one for each block that the language still allows
+        enough = replace(config, deadline_ms=10.0 + 10 * steps)
+        assert decoder.generate(requests(1), enough, **known)[0].stats.hurried_steps == 0
+        short = replace(config, deadline_ms=10.0 + 10 * steps - 10)
+        assert decoder.generate(requests(1), short, **known)[0].stats.hurried_steps > 0
+    finally:
+        decoder.clock = clock

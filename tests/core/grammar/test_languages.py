@@ -169,6 +169,16 @@ def test_a_tokenizer_that_joins_what_stands_between_digits_is_taken():
     assert 13 in seen
 
 
+@pytest.mark.parametrize("name", TOKENIZERS)
+@pytest.mark.parametrize("form", FORMS)
+def test_the_longest_answer_is_as_long_as_the_longest_numbers(name, form):
+    task, automaton = waypoints(name, form)
+    assert task.y_axis == "right"  # of text, so that both numbers of a waypoint have a minus sign
+    widest = Waypoints(np.array([[-999.0, 999.0]] * form[0]), 0.5)
+    assert automaton.longest == len(codec(name).encode_answer(format_waypoints(widest, task)))
+    assert detection_language(codec(name), ["car"]).longest is None
+
+
 def merging(merges):
     """A tokenizer of the characters of waypoints, with these merges."""
     vocabulary = [*"0123456789.,-", *("".join(pair) for pair in merges)]

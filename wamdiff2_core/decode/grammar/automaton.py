@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 
 from wamdiff2_core.errors import UserError
@@ -65,6 +66,21 @@ class Automaton:
     shortest: tuple[int, ...]
     eos_token_id: int
     box: Box | None = None
+
+    @cached_property
+    def longest(self) -> int | None:
+        """Tokens of the longest answer, EOS included; None where there is none."""
+        steps = [(source, target, 1) for source, _, target in self.edges if self.shortest[source]]
+        if self.box is not None:
+            steps.append((self.box.source, self.box.target, self.box.longest))
+        longest = [0] * len(self.shortest)
+        for _ in longest:  # a way without a circle has no more steps than there are states
+            before = list(longest)
+            for source, target, cost in steps:
+                longest[source] = max(longest[source], cost + longest[target])
+            if longest == before:
+                return longest[0]
+        return None
 
 
 class Draft:
