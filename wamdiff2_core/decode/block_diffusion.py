@@ -118,7 +118,8 @@ def decode_blocks(
     budget: Budget | None = None
     if config.deadline_ms:
         prompt[:1, :1].cpu()  # an accelerator is done with the prompt, not only told of it
-        budget = Budget(config, _possible_blocks(blocks, size, grammars), started_ns if began_ns is None else began_ns, clock, pace)
+        began_ns = started_ns if began_ns is None else began_ns
+        budget = Budget(config, _possible_blocks(blocks, size, grammars), began_ns, clock, pace)
     prefilled_ns = clock()
 
     ids = torch.full((rows, blocks * size), eos_token_id, device=model.device)
