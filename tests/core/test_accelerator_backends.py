@@ -15,9 +15,9 @@ import torch
 from transformers import AutoTokenizer
 
 from tests.core.doubles import MASK, random_inputs, tiny_model
+from tests.core.engines import STAND_INS, stand_in
 from tests.core.grammar.walker import codec_of
 from tests.core.standins.accelerator import FakeDevice
-from tests.core.standins.libraries import fake_flashinfer, fake_torch_npu
 from wamdiff2_core.chat import ModelInputs
 from wamdiff2_core.config import DecodeConfig, PlanningTask
 from wamdiff2_core.decode import Generator
@@ -26,35 +26,17 @@ from wamdiff2_core.decode.grammar import detection_language, waypoint_language
 from wamdiff2_core.decode.on_device import decode_on_device
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.model.backends import choose_backend, cuda, npu
-from wamdiff2_core.model.backends.graphed import GraphedBackend, Step, StepShape
+from wamdiff2_core.model.backends.graphed import Step, StepShape
 from wamdiff2_core.model.block_model import BlockModel
 from wamdiff2_core.model.checkpoint import load_checkpoint
 from wamdiff2_core.serving_record import ServingRecord
 from wamdiff2_core.tasks.grounding import format_grounding, parse_grounding
 from wamdiff2_core.tasks.planning import format_waypoints, parse_waypoints
 
-KINDS = ["cuda", "cuda-flashinfer", "npu"]
 STRATEGIES = ["sequential", "low_confidence_static", "low_confidence_dynamic"]
 NO_EOS = 100_000
 NANO_MASK, NANO_EOS = 7, 2  # of the shipped checkpoint's vocabulary
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(autouse=True)
-def exact(monkeypatch):
-    """Kernels in float32 and for small heads, so that answers can be compared token by token."""
-    monkeypatch.setattr(cuda, "FLASHINFER_DTYPES", (torch.float32,))
-    monkeypatch.setattr(cuda, "FLASHINFER_HEAD_DIMS", (8, 16, 32))
-    monkeypatch.setattr(npu, "DTYPES", (torch.float32,))
-
-
-def make(kind: str, model, latency: int = 1) -> tuple[GraphedBackend, FakeDevice]:
-    device = FakeDevice("npu" if kind == "npu" else "cuda", latency)
-    if kind == "cuda":
-        return cuda.CudaBackend(model, device.ops()), device
-    if kind == "npu":
-        return npu.NpuBackend(model, device.ops(), fake_torch_npu(device, torch.float32), page=64), device
-    return cuda.FlashInferBackend(model, device.ops(), fake_flashinfer(device, torch.float32)), device
 
 
 def generator(model, mask: int = MASK, eos: int = NO_EOS) -> Generator:
@@ -68,7 +50,7 @@ def pair(
     """A generator on a stand-in, one with `eager`, and the stand-in."""
     model = tiny_model(seed, **changes)
     own, eager = generator(model, mask, eos), generator(model, mask, eos)
-    backend, device = make(kind, model, latency)
+    backend, device = stand_in(kind, model, latency)
     own.blocks = BlockModel(model, backend)
     return SimpleNamespace(own=own, eager=eager, device=device, backend=backend)
 
@@ -85,7 +67,7 @@ def same(two: SimpleNamespace, requests, config: DecodeConfig, **more) -> list:
     return answers
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STAND_INS)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_answers_equal_eager(kind, strategy):
     two = pair(kind, latency=2)
@@ -96,7 +78,7 @@ def test_answers_equal_eager(kind, strategy):
         assert len({answer.raw_ids for answer in answers}) == len(requests)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STAND_INS)
 def test_rows_that_end_at_different_blocks_equal_eager(kind):
     config = DecodeConfig(4, 4, "low_confidence_dynamic", 0.3, max_new_tokens=20)
     requests = [random_inputs(seed, 7 + seed) for seed in range(3)]
@@ -117,13 +99,13 @@ def authors(shared_data):
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STAND_INS)
 @pytest.mark.parametrize("case", range(10))
 def test_raw_ids_equal_the_authors(kind, case, authors):
     data, pixels = authors.cases[case], authors.pixels
     if kind not in authors.generators:
         authors.generators[kind] = own = generator(authors.model, *authors.ids.values())
-        own.blocks = BlockModel(authors.model, make(kind, authors.model)[0])
+        own.blocks = BlockModel(authors.model, stand_in(kind, authors.model)[0])
     own = authors.generators[kind]
     images = {}
     if data["images"]:
@@ -139,7 +121,7 @@ def test_raw_ids_equal_the_authors(kind, case, authors):
     assert list(answer.raw_ids) == data["output_ids"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STAND_INS)
 def test_a_replay_after_a_longer_request_equals_eager(kind):
     two = pair(kind)
     config = DecodeConfig(4, 4, "low_confidence_dynamic", 0.2, max_new_tokens=9)
@@ -153,7 +135,7 @@ def test_a_replay_after_a_longer_request_equals_eager(kind):
     assert two.device.captures == captured
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STAND_INS)
 @pytest.mark.parametrize(
     "config",
     [
@@ -180,7 +162,7 @@ def languages() -> SimpleNamespace:
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STAND_INS)
 @pytest.mark.parametrize(
     ("language", "config"),
     [
@@ -217,7 +199,7 @@ def test_a_warm_start_equals_eager(monkeypatch):
     assert own.stats.steps == eager.stats.steps < cold[0].stats.steps
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STAND_INS)
 def test_candidates_equal_eager_also_between_batches_of_other_sizes(kind):
     two, config = pair(kind), DecodeConfig(8, 5, "sequential", max_new_tokens=24, temperature=0.9)
     requests = [random_inputs(1, 30, ((4, 6),)), random_inputs(2, 9)]
@@ -226,7 +208,7 @@ def test_candidates_equal_eager_also_between_batches_of_other_sizes(kind):
     same(two, [random_inputs(3, 150), requests[1]], config, candidates=3)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STAND_INS)
 def test_forwards_that_somebody_counts_run_one_by_one(kind):
     two, seen = pair(kind), []
     forward = two.own.blocks.forward
@@ -240,7 +222,7 @@ def test_forwards_that_somebody_counts_run_one_by_one(kind):
     assert seen == [(4, 0, 0), (4, 0, 0), (8, 0, 4), (4, 4, 0)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STAND_INS)
 def test_committed_keys_and_values_equal_eager(kind):
     two = pair(kind)
     config, requests = DecodeConfig(4, 4, max_new_tokens=12), [random_inputs(1, 9), random_inputs(2, 14)]
@@ -281,7 +263,7 @@ def test_without_early_exit_blocks_are_waited_for_alone(kind, monkeypatch):
         waits = two.device.waits
         batch = decode_on_device(two.own.blocks, [random_inputs(2, 9)], config, MASK, NO_EOS)
     assert batch.idle_replays == 0
-    assert two.device.waits - waits == 3
+    assert two.device.waits - waits == 1 + 3  # for what was given before the prompt, and for each block
     same(two, [random_inputs(3, 9)], config)
     same(two, [random_inputs(3, 9)], replace(config, strategy="low_confidence_dynamic", confidence_threshold=0.15))
 
@@ -324,6 +306,8 @@ def test_backends_are_chosen_by_device():
 def test_what_flashinfer_lacks_is_told(monkeypatch):
     model, device = tiny_model(1), FakeDevice()
     monkeypatch.setitem(sys.modules, "flashinfer", None)
+    monkeypatch.setattr(cuda, "FLASHINFER_DTYPES", (torch.float32,))
+    monkeypatch.setattr(cuda, "FLASHINFER_HEAD_DIMS", (16,))
     with pytest.raises(UserError, match="it is not installed"):
         cuda.FlashInferBackend(model, device.ops())
     monkeypatch.setattr(cuda, "FLASHINFER_HEAD_DIMS", (64,))
@@ -334,8 +318,7 @@ def test_what_flashinfer_lacks_is_told(monkeypatch):
         cuda.FlashInferBackend(model, device.ops())
 
 
-def test_an_npu_model_in_float32_gets_torch_attention(monkeypatch):
-    monkeypatch.setattr(npu, "DTYPES", (torch.bfloat16,))
+def test_an_npu_model_in_float32_gets_torch_attention():
     model, device = tiny_model(5), FakeDevice("npu")
     own = generator(model)
     own.blocks = BlockModel(model, npu.NpuBackend(model, device.ops()))

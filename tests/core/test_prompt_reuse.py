@@ -15,7 +15,6 @@ import torch
 
 from tests.core.doubles import EOS, IMAGE, MASK, PATCH_DIM, VISION_END, VISION_START, save_tiny, tiny_model
 from tests.core.engines import make_engine
-from tests.core.test_accelerator_backends import make
 from wamdiff2_core.chat import ModelInputs
 from wamdiff2_core.config import DecodeConfig
 from wamdiff2_core.decode import Generation, Generator
@@ -51,12 +50,8 @@ class Picture:
 Piece = int | Picture
 
 
-def backend_of(engine: str, model):
-    return make("cuda", model)[0] if engine == "cuda" else make_engine(engine, model)
-
-
 def blocks_of(engine: str, model) -> BlockModel:
-    return BlockModel(model, backend_of(engine, model), 4, reuse_prompts=True)
+    return BlockModel(model, make_engine(engine, model), 4, reuse_prompts=True)
 
 
 def generator_of(blocks: BlockModel) -> Generator:
@@ -250,7 +245,7 @@ def test_a_prefill_that_failed_half_way_leaves_nothing_to_reuse(engine):
 @pytest.mark.parametrize("engine", list(SEQUENCES))
 def test_generators_that_share_a_backend_know_what_the_other_left(engine):
     model = tiny_model(25)
-    backend = backend_of(engine, model)
+    backend = make_engine(engine, model)
     one, two = (generator_of(BlockModel(model, backend, reuse_prompts=True)) for _ in range(2))
     without = generator_of(BlockModel(model, backend))
     first: Batch = (4, [[*OPENING, 1, 2, 3]])

@@ -233,6 +233,7 @@ class _Decoder:
             self._name, lambda: BlockState(rows, columns, config, mask, eos, backend.device)
         )
         self._watch = backend.kept("watch", lambda: Watch(backend.ops, backend.ahead + 1))
+        self._watch.read(0)  # flags of a request that was dropped half way
 
     def prepare(self, behind: bool, blocks: int, counts: Sequence[int]) -> None:
         """Capture a graph that there is not yet; this runs steps of answers like those to come."""

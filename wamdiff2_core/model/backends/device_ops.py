@@ -100,6 +100,12 @@ class DeviceOps:
         npu_graph: Any = graph
         npu_graph.update(cpu_update_input=[{name: list(numbers) for name, numbers in values.items()}])
 
+    def wait(self) -> None:
+        """Until the device has done all that this thread's stream was given."""
+        event = self.event()
+        event.record()
+        event.synchronize()
+
     def event(self) -> Event:
         """A new event."""
         event: Event = self.module.Event()

@@ -222,6 +222,7 @@ class GraphedBackend(EagerBackend):
     def prefill(self, batch: Batch) -> Tensor:
         """See `Backend.prefill`."""
         self.prompt = None
+        self.ops.wait()  # a request that was dropped half way may still be running
         rows, width = batch.ids.shape
         answers = batch.answer_positions.shape[-1]
         self._columns = -(-(width + answers + 1) // BUCKET) * BUCKET

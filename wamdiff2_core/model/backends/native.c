@@ -301,13 +301,13 @@ static void attend(const Model *m, const Layer *layer, const Step *s, const floa
                 const int64_t row = read[at] / s->count;
                 const float *x[MR], *scores[MR];
                 int mr = 0;
-                int64_t end = 0;
+                int64_t written = 0;
                 for (; at + mr < stop && read[at + mr] / s->count == row; mr++) {
                     x[mr] = qkv + (read[at + mr] * all + head) * d;
                     scores[mr] = p + mr * room;
-                    if (s->high[read[at + mr]] > end) end = s->high[read[at + mr]];
+                    if (s->high[read[at + mr]] > written) written = s->high[read[at + mr]];
                 }
-                end = up_to(end, NR);
+                const int64_t end = up_to(written, NR);
                 const int64_t own = row * m->key_heads + head / group;
                 const float *keys = layer->keys + own * d * s->capacity;
                 const float *values = layer->values + own * up_to(d, NR) * s->capacity;
@@ -321,9 +321,10 @@ static void attend(const Model *m, const Layer *layer, const Step *s, const floa
                     }
                 }
                 for (int r = 0; r < mr; r++) soften(p + r * room, s->low[row], s->high[read[at + r]], end, scale);
-                lay(scores, mr, end, 0, laid);
+                lay(scores, mr, written, 0, laid);
                 for (int64_t first = 0; first < d; first += NR) {
-                    tile_by_panel(mr, 0, laid, end, values + first * s->capacity, sums);
+                    // not up to `end`: leftovers of other requests may be NaN, and 0 times NaN is NaN
+                    tile_by_panel(mr, 0, laid, written, values + first * s->capacity, sums);
                     for (int r = 0; r < mr; r++) {
                         float *to = out + (at + r) * m->heads * d + head * d + first;
                         for (int64_t c = 0; c < NR && first + c < d; c++) to[c] = sums[r][c / VL][c % VL];

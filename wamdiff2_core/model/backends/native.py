@@ -194,8 +194,7 @@ class NativeText(TextEngine):
             self._rows, self._capacity = rows, -(-columns // panel) * panel
             wide = -(-self.head_dim // panel) * panel
             one = self.layers, rows, self.key_heads, self._capacity
-            # zeros: what lies beyond the written columns is multiplied by 0, and must be finite
-            self._take_cache(torch.zeros(*one, self.head_dim), torch.zeros(*one, wide))
+            self._take_cache(torch.empty(*one, self.head_dim), torch.empty(*one, wide))
             if old is not None:
                 (keys, values), (old_keys, old_values) = self._in_panels(), old
                 keys[:, :, :, : old_keys.shape[3]] = old_keys
