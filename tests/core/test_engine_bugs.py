@@ -262,7 +262,7 @@ def test_bug_11_ties_go_to_the_lowest_token_and_place_and_neighbours_do_not_matt
 def test_bug_11_probabilities_are_summed_in_float32_whatever_the_weights_are_in(engine):
     model = tiny_model(3, vocab_size=1100).to(torch.bfloat16)
     backend = make_engine(engine, model)
-    hidden = torch.randn(2, 8, 64, generator=torch.Generator().manual_seed(1)).to(backend.dtype)
+    hidden = torch.randn(2, 8, 64, generator=torch.Generator().manual_seed(1)).to(torch.bfloat16).to(backend.dtype)
     open_ = torch.ones(2, 8, dtype=torch.bool)
     with torch.inference_mode():
         logits = backend.logits(hidden)
