@@ -1,6 +1,7 @@
 """The serving record: `wamdiff2.json` beside the weights, holding what serving must not guess.
 
-Loading checks it; a request outside it is refused, not bent. A folder without a record (stock Qwen3-VL, upstream
+Loading checks it; block sizes, a strategy, tasks, pixel limits and cameras outside it are refused, not bent. The rest
+of `decode` are defaults, and a request may choose other values. A folder without a record (stock Qwen3-VL, upstream
 WAM-Diff2) takes the request as it comes, and the loader says so.
 """
 
@@ -43,7 +44,7 @@ class ServingRecord(Strict):
         mask_kind: attention mask of training (`strict`, or `upstream` to continue the authors' weights).
         mask_token_id: id of the absorbing token; it is never emitted.
         eos_token_id: id that ends an answer and pads its last block.
-        decode: default decoding.
+        decode: default decoding; see `check_request` for what of it a request may change.
         planning: the planning task, or None for a checkpoint that does not plan.
         tasks: every task the weights were trained on; empty: `planning` alone when that is given, else not stated.
         grounding: form of the grounding question; None is the published one.
@@ -89,7 +90,10 @@ class ServingRecord(Strict):
                             "choose a trained task, or a checkpoint trained on this one")
 
     def check_request(self, decode: DecodeConfig) -> None:
-        """Raise `UserError` when `decode` asks for what the weights were not trained for."""
+        """Raise `UserError` when `decode` has a strategy or a block size that the weights were not trained for.
+
+        Nothing else of it is looked at: threshold, steps, length and sampling may be chosen for each request.
+        """
         autoregressive = decode.strategy == "autoregressive"
         if autoregressive != (self.label_alignment == "shifted"):
             raise UserError(

@@ -24,7 +24,7 @@ from wamdiff2_core.serving_record import ServingRecord
 
 STAND_INS = ("cuda", "cuda-flashinfer", "npu")
 _REUSING = "-reusing"
-REUSING = tuple(name + _REUSING for name in ("eager", "cpu", "cuda"))
+REUSING = tuple(name + _REUSING for name in ("eager", "cpu", "cuda-flashinfer"))
 ENGINES = ("eager", "cpu", "cpu-operators", *STAND_INS, *REUSING)  # `cpu-operators` is `cpu` without a compiler
 
 
@@ -115,9 +115,9 @@ def each_forward(backend: Backend, seen: Callable[[int], None]) -> Iterator[None
 
 def idle_replays(engine: str, config: DecodeConfig, blocks: int) -> int:
     """Forwards beyond its steps that an answer may take at most, as docs/accelerators.md states."""
-    if engine.startswith("cuda") and engine != "cuda-flashinfer":
+    if engine == "cuda":
         return 1
-    return blocks if engine == "cuda-flashinfer" and config.strategy == "low_confidence_dynamic" else 0
+    return blocks if engine.startswith("cuda") and config.strategy == "low_confidence_dynamic" else 0
 
 
 def held_memory(owner: Any) -> tuple[int, int]:

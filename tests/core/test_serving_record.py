@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 from hypothesis import given
@@ -129,6 +129,20 @@ def test_shifted_weights_decode_only_autoregressively_and_ignore_the_block_size(
     record.check_request(DecodeConfig(strategy="autoregressive", block_size=32))
     with pytest.raises(UserError, match="only by 'autoregressive'"):
         record.check_request(DecodeConfig(strategy="sequential", block_size=1))
+
+
+def test_all_else_of_decoding_may_be_chosen_for_a_request():
+    """As the table in docs/decoding.md says; a field that is added has to be decided on here."""
+    other = {
+        "denoising_steps": 3, "confidence_threshold": 0.1, "temperature": 0.5, "top_k": 5, "top_p": 0.5, "seed": 7,
+        "max_new_tokens": 9, "grammar": "task", "deadline_ms": 5.0, "warm_start": "previous", "prompt_reuse": "off",
+    }
+    assert {*other, "block_size", "strategy"} == {field.name for field in fields(DecodeConfig)}
+    for name, value in other.items():
+        assert value != getattr(NANO.decode, name)
+        NANO.check_request(replace(NANO.decode, **{name: value}))
+    for strategy in ("sequential", "low_confidence_static", "low_confidence_dynamic"):
+        NANO.check_request(replace(NANO.decode, strategy=strategy))
 
 
 def test_a_generalist_names_its_tasks_and_a_planner_needs_no_list():

@@ -5,7 +5,7 @@
 // lie in panels too, and attention is two more such products: keys [N][Hkv][columns / NR][d][NR], values
 // [N][Hkv][d / NR][columns][NR]. Weights may be held in bfloat16. Where the processor has products of bfloat16 pairs
 // (AVX-512 BF16), their panels are [outputs / NR][inputs / 2][NR][2], and their factors are rounded to bfloat16; else
-// they are widened as they are read. Sums never leave float32. What is padded is zero.
+// they are widened as they are read. Sums never leave float32. Weights that pad a panel are zero.
 
 #include <math.h>
 #include <stdint.h>
