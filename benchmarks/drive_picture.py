@@ -2,7 +2,7 @@
 
     wamdiff2 closed-loop --link in-process --routes carla_bridge/routes/embedded-20.xml --routes-subset 20020 \\
         --vehicles 40 --walkers 40 --out runs/picture
-    python -m benchmarks.drive_picture runs/picture --route 20020 --at 13.75
+    python -m benchmarks.drive_picture runs/picture --route 20020 --at 13
 """
 
 from __future__ import annotations
