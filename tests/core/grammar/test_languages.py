@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("transformers", reason="needs tokenizers")
 
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from tests.conftest import ROOT
@@ -141,32 +141,58 @@ def test_labels_have_text(labels):
         detection_language(codec("bytes"), labels)
 
 
-@pytest.mark.parametrize(("merges", "words"), [
-    ([("1", "2")], "one token for each digit, got the tokens .* for '12'"),
-    ([("0", "0")], "for '00'"),
-    ([("2", "2")], "for '22'"),
-    ([("1", ".")], r"'\.' in tokens of its own between '1' and '0'"),
-    ([(".", "7")], r"'\.' in tokens of its own between '0' and '7'"),
-    ([("5", ",")], "',' in tokens of its own between '5' and '0'"),
-    ([(",", "-"), (",-", "4")], "',-' in tokens of its own between '0' and '4'"),
-    ([("-", "3")], "'-' in tokens of its own between '' and '3'"),
+def joining(*merges: tuple[str, str]) -> ChatCodec:
+    """Characters as tokens, and these merges of byte-pair encoding, without a pre-tokenizer that splits digits."""
+    letters = sorted(set('0123456789.,-abcdelotx_"[]{}:') | {"\u0120"})
+    words = [*letters, *(first + second for first, second in merges)]
+    tokenizer = Tokenizer(models.BPE(vocab={word: index for index, word in enumerate(words)}, merges=[*merges]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return codec_of(PreTrainedTokenizerFast(tokenizer_object=tokenizer), 99)
+
+
+JOINED = {
+    "00": [("0", "0")], "22": [("2", "2")], "12": [("1", "2")], "71": [("7", "1")], "1.": [("1", ".")],
+    ".4": [(".", "4")], "5,": [("5", ",")], ",8": [(",", "8")], "-3": [("-", "3")], ",-6": [(",", "-"), (",-", "6")],
+    "9,-": [(",", "-"), ("9", ",-")],
+}
+
+
+@pytest.mark.parametrize("form", [(6, 1), (8, 2)])
+@pytest.mark.parametrize("joined", JOINED)
+def test_a_tokenizer_that_joins_across_a_digit_is_refused(joined, form):
+    with pytest.raises(UserError, match=r"tokenizer: expected .*joins nothing across a digit") as caught:
+        waypoint_language(joining(*JOINED[joined]), PlanningTask(waypoints=form[0], decimals=form[1]))
+    assert joined in caught.value.got
+
+
+FREE, FIXED = None, ("lot 4", "coal")
+
+
+@pytest.mark.parametrize(("merge", "labels"), [
+    (("1", ","), FREE), (("1", ","), FIXED), (("\u0120", "4"), FREE), (("\u0120", "4"), FIXED), (("7", "]"), FREE),
+    (("7", "]"), FIXED), (("2", "d"), FIXED), (("4", '"'), FIXED), (("0", "\u0120"), FREE), (('"', "6"), FREE),
 ])
-def test_a_tokenizer_that_joins_digits_with_anything_is_refused(merges, words):
-    with pytest.raises(UserError, match=f"tokenizer: expected .*{words}"):
-        waypoint_language(codec_of(merging(merges), 99), PlanningTask())
+def test_a_tokenizer_that_joins_numbers_of_boxes_or_labels_is_refused(merge, labels):
+    with pytest.raises(UserError, match="joins nothing across a digit"):
+        detection_language(joining(merge), labels)
 
 
-def test_a_tokenizer_that_joins_what_stands_between_digits_is_taken():
-    joined = codec_of(merging([(",", "-")]), 99)
-    task = PlanningTask()
-    language = waypoint_language(joined, task)
-    seen: set[int] = set()
-    for xy in ([[1.0, -2.5]] * 6, [[-0.1, 120.0]] * 6, [[0.0, 0.0]] * 6):
-        ids = joined.encode_text(format_waypoints(Waypoints(np.array(xy), 0.5), task))
-        assert accepts(language, [*ids, 99])
-        seen.update(ids)
-    assert joined.encode_text(",-") == [13]
-    assert 13 in seen
+def test_a_separator_of_boxes_may_be_one_token():
+    own = joining((",", "\u0120"))
+    assert detection_language(own, FIXED).box.separator == (*own.encode_text(", "),)
+    assert len(own.encode_text(", ")) == 1
+
+
+@pytest.mark.parametrize("merges", [[], [(",", "-")], [(".", "."), ("-", "-"), (",", ",")]])
+def test_other_merges_are_accepted_and_their_paths_are_the_tokenisation(merges):
+    task, own = PlanningTask(waypoints=2, decimals=1), joining(*merges)
+    language = waypoint_language(own, task)
+    for seed in range(20):
+        ids = random_answer(language, seed, 60)
+        text = own.decode(ids[:-1])
+        assert format_waypoints(parse_waypoints(text, task), task) == text
+        assert own.encode_answer(text) == ids
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
@@ -177,11 +203,3 @@ def test_the_longest_answer_is_as_long_as_the_longest_numbers(name, form):
     widest = Waypoints(np.array([[-999.0, 999.0]] * form[0]), 0.5)
     assert automaton.longest == len(codec(name).encode_answer(format_waypoints(widest, task)))
     assert detection_language(codec(name), ["car"]).longest is None
-
-
-def merging(merges):
-    """A tokenizer of the characters of waypoints, with these merges."""
-    vocabulary = [*"0123456789.,-", *("".join(pair) for pair in merges)]
-    tokenizer = Tokenizer(models.BPE(vocab={text: index for index, text in enumerate(vocabulary)}, merges=merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)

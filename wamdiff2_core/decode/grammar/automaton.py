@@ -94,19 +94,21 @@ class Draft:
             eos_token_id: ends an answer.
 
         Raises:
-            UserError: the tokenizer does not spell numbers digit by digit.
+            UserError: the tokenizer does not spell every digit by itself, or joins two of them.
         """
         self._encode, self._eos, self._states = encode, eos_token_id, 0
         self._edges: list[tuple[int, frozenset[int], int]] = []
         self._skips: list[tuple[int, int]] = []
-        spelled = {digit: encode(digit) for digit in DIGITS}
-        texts = [*DIGITS, *(first + second for first, second in product(DIGITS, repeat=2))]
-        joined = next((text for text in texts if encode(text) != [spelled[digit][0] for digit in text]), None)
-        if joined is not None:
-            raise UserError("tokenizer", "one token for each digit", f"the tokens {encode(joined)} for {joined!r}",
-                            "decode with grammar off, or take a tokenizer that splits digits")
-        self.digits = tuple(spelled[digit][0] for digit in DIGITS)
-        self._canonical: dict[tuple[str, str, str], list[int]] = {}
+        self._pieces: dict[tuple[str, str, str], list[int]] = {}
+        spelled = [encode(digit) for digit in DIGITS]
+        for digit, tokens in zip(DIGITS, spelled, strict=True):
+            if len(tokens) != 1:
+                raise _joins(f"{digit!r} in a token of its own", digit, tokens)
+        self.digits = tuple(token for tokens in spelled for token in tokens)
+        for first, second in product(range(len(DIGITS)), repeat=2):
+            pair = DIGITS[first] + DIGITS[second]
+            if (joined := encode(pair)) != [self.digits[first], self.digits[second]]:
+                raise _joins(f"{pair!r} as its two digits", pair, joined)
         self._separator: tuple[int, ...] = ()
 
     def state(self) -> int:
@@ -128,19 +130,17 @@ class Draft:
 
     def box(self, source: int, separator: str, target: int) -> None:
         """A box leads from one state to another; all boxes of a draft have the same separator."""
-        self._separator = tuple(self.canonical("0", separator, "0"))
+        self._separator = tuple(self.canonical(DIGITS, separator, DIGITS))
         self._edges.append((source, frozenset([_BOX]), target))
 
     def text(self, source: int, text: str, target: int, before: str = "", after: str = "") -> None:
-        """A text leads from one state to another, its digits on their own and what is between them in one piece.
+        """A text without digits leads from one state to another.
 
         Args:
             source: state.
             text: not empty.
             target: state.
-            before: what stands before it, as far as the tokens of the text depend on it: a letter, or a digit, which
-                stands for all of them.
-            after: what stands behind it, alike.
+            before, after: see `canonical`.
 
         Raises:
             UserError: the tokenizer joins the text with its neighbours.
@@ -152,20 +152,39 @@ class Draft:
             source = following
 
     def canonical(self, before: str, text: str, after: str) -> list[int]:
-        """Tokens of `text` where it stands, which are the same beside every digit; see `text`."""
-        place = before, text, after
-        if place not in self._canonical:
-            inner: list[int] = []
-            for left, right in product(*(DIGITS if side in tuple(DIGITS) else [side] for side in (before, after))):
-                whole = self._encode(left + text + right)
-                head, tail = (self._encode(part) if part else [] for part in (left, right))
-                found = whole[len(head) : len(whole) - len(tail)]
-                if [*head, *found, *tail] != whole or found != (inner or found) or not found:
-                    raise UserError("tokenizer", f"{text!r} in tokens of its own between {left!r} and {right!r}",
-                                    "tokens that cross", "decode with grammar off")
-                inner = found
-            self._canonical[place] = inner
-        return self._canonical[place]
+        """Tokens of `text` where it stands, the same beside each of its neighbours.
+
+        Nothing then joins across a digit in a longer text either: of all merges that cross one, the first would have a
+        digit alone on one side, and between the digits only what the piece between them is merged to by itself.
+
+        Args:
+            before: what may stand before it, one character each; empty where nothing does.
+            text: not empty.
+            after: what may stand behind it, alike.
+
+        Raises:
+            UserError: the tokenizer joins the text with a neighbour, or spells it otherwise beside another one.
+        """
+        found = self._pieces.get((before, text, after))
+        if found is None:
+            pairs = [*product(before or [""], after or [""])]
+            found = self._between(pairs[0][0], text, pairs[0][1])
+            for head, tail in pairs:
+                if self._between(head, text, tail) != found:
+                    raise _joins(f"{text!r} in the same tokens wherever it stands", head + text + tail,
+                                 self._encode(head + text + tail))
+            self._pieces[before, text, after] = found
+        return found
+
+    def _between(self, before: str, text: str, after: str) -> list[int]:
+        """Tokens of `text` between two characters."""
+        whole = self._encode(before + text + after)
+        head, tail = (self._encode(part) if part else [] for part in (before, after))
+        inner = whole[len(head) : len(whole) - len(tail)]
+        if [*head, *inner, *tail] != whole or not inner:
+            beside = " and ".join(repr(part) for part in (before, after) if part)
+            raise _joins(f"{text!r} in tokens of its own beside {beside}", before + text + after, whole)
+        return inner
 
     def finish(self, start: int, accepted: Iterable[int]) -> Automaton:
         """The automaton whose answers lead from `start` to an accepted state, and then to EOS."""
@@ -243,6 +262,11 @@ class Draft:
 
     def _box_tokens(self, atoms: dict[int, int]) -> set[int]:
         return {*self.digits, *self._separator} if _BOX in atoms else set()
+
+
+def _joins(expected: str, text: str, tokens: list[int]) -> UserError:
+    return UserError("tokenizer", expected, f"{text!r} as {len(tokens)} token{'s' * (len(tokens) != 1)} {tokens}",
+                     "a grammar needs a tokenizer that joins nothing across a digit: take one, or set grammar off")
 
 
 def _atoms(sets: list[frozenset[int]]) -> dict[int, int]:

@@ -1,8 +1,9 @@
 """The answers of tasks as token automata.
 
 All three are canonical: their token paths are those of `ChatCodec.encode_answer`. Text is tokenised between digits,
-as `Draft` sees to it that the tokenizer joins nothing with a digit: two digits, or a piece of text and any digit.
-The one exception is free labels, whose words may be spelled by other tokens than the tokenizer's own.
+and a tokenizer that joins anything across a digit is refused: `Draft` tries every pair of digits, and every piece
+beside every digit that may stand there. The one exception is free labels, whose words may be spelled by other tokens
+than the tokenizer's own.
 """
 
 from __future__ import annotations
@@ -33,18 +34,18 @@ def waypoint_language(codec: ChatCodec, task: PlanningTask, whole_digits: int = 
         whole_digits: numbers are below 10 to the power of this, in metres.
 
     Raises:
-        UserError: the tokenizer does not spell numbers digit by digit.
+        UserError: the tokenizer joins something across a digit.
     """
     draft = Draft(codec.encode_text, codec.eos_token_id)
     start, plus, minus = draft.state(), draft.state(), draft.state()
     draft.skip(start, plus)
-    draft.text(start, "-", minus, after="0")
+    draft.text(start, "-", minus, after=DIGITS)
     for index in range(2 * task.waypoints):
         done = _number(draft, plus, minus, task.decimals, whole_digits)
         if index < 2 * task.waypoints - 1:
             plus, minus = draft.state(), draft.state()
-            draft.text(done, ",", plus, "0", "0")
-            draft.text(done, ",-", minus, "0", "0")
+            draft.text(done, ",", plus, DIGITS, DIGITS)
+            draft.text(done, ",-", minus, DIGITS, DIGITS)
     return draft.finish(start, [done])
 
 
@@ -65,9 +66,9 @@ def _number(draft: Draft, plus: int, minus: int, decimals: int, whole_digits: in
         draft.skip(whole, done)
         return done
     fraction, zero_whole, zero = draft.state(), draft.state(), draft.state()
-    draft.text(whole, ".", fraction, "0", "0")
+    draft.text(whole, ".", fraction, DIGITS, DIGITS)
     draft.digit(minus, "0", zero_whole)
-    draft.text(zero_whole, ".", zero, "0", "0")
+    draft.text(zero_whole, ".", zero, DIGITS, DIGITS)
     for index in range(decimals):
         last = index == decimals - 1
         following = done if last else draft.state()
@@ -90,14 +91,14 @@ def detection_language(codec: ChatCodec, labels: Sequence[str] | None = None) ->
             any tokens of the vocabulary, which need not be the tokenizer's own choice for them.
 
     Raises:
-        UserError: the tokenizer does not spell numbers digit by digit, or a label is empty.
+        UserError: the tokenizer joins something across a digit, or a label is empty.
     """
     draft = Draft(codec.encode_text, codec.eos_token_id)
     start, opened, field, before, behind, done = (draft.state() for _ in range(6))
     draft.text(start, "[]", done)
     draft.text(start, '[{"bbox_', opened, after="2")
     draft.digit(opened, "2", field)
-    draft.text(field, 'd": [', before, "2", "0")
+    draft.text(field, 'd": [', before, "2", DIGITS)
     draft.box(before, ", ", behind)
     assert GRID == 1000  # the numbers of `Box`
     opening, more, closing = '], "label": "', '"}, {"bbox_', '"}]'
@@ -105,17 +106,17 @@ def detection_language(codec: ChatCodec, labels: Sequence[str] | None = None) ->
         first, word, space = draft.state(), draft.state(), draft.state()
         vocabulary = codec.tokenizer.get_vocab()
         words = {index: text for text, index in vocabulary.items() if _WORD.fullmatch(text)}
-        draft.text(behind, opening, first, "0", "a")
+        draft.text(behind, opening, first, DIGITS, DIGITS + "a")
         spaceless = [index for index, text in words.items() if text.isascii()]
         draft.tokens(first, spaceless, word)
         draft.tokens(space, spaceless, word)
         draft.tokens(word, words, word)
         draft.digit(first, DIGITS, word)
         draft.digit(word, DIGITS, word)
-        draft.text(word, " ", space, "0", "0")
+        draft.text(word, " ", space, DIGITS, DIGITS)
         draft.digit(space, DIGITS, word)
-        draft.text(word, more, opened, "a", "2")
-        draft.text(word, closing, done, "a")
+        draft.text(word, more, opened, DIGITS + "a", "2")
+        draft.text(word, closing, done, DIGITS + "a")
         return draft.finish(start, [done])
     if not labels or not all(label.strip() for label in labels):
         raise UserError("labels", "at least one, none of them empty", list(labels))
@@ -134,7 +135,8 @@ def _spell(draft: Draft, source: int, text: str, target: int, after: str) -> Non
         if piece in DIGITS:
             draft.digit(source, piece, following)
         else:
-            draft.text(source, piece, following, "0", "0" if index < len(pieces) - 1 else after)
+            before, behind = (pieces[at] if 0 <= at < len(pieces) else "" for at in (index - 1, index + 1))
+            draft.text(source, piece, following, before or DIGITS, behind or after)
         source = following
 
 
@@ -147,7 +149,7 @@ def task_language(task: str, codec: ChatCodec, record: ServingRecord | None) -> 
         record: gives the form of the planning task.
 
     Raises:
-        UserError: the tokenizer does not spell numbers digit by digit.
+        UserError: the tokenizer joins something across a digit.
     """
     if task == "planning" and record is not None and record.planning is not None:
         return waypoint_language(codec, record.planning)
@@ -170,7 +172,7 @@ def task_decoding(
         decode: as asked for.
 
     Raises:
-        UserError: the grammar was asked for, and the tokenizer does not spell numbers digit by digit.
+        UserError: the grammar was asked for, and the tokenizer joins something across a digit.
     """
     if decode.grammar == "task":
         return decode, task_language(task, codec, record)
