@@ -10,6 +10,7 @@ import typer
 
 from wamdiff2_core.cli.predict import BACKEND_HELP, DEVICE_HELP, DTYPES, checked_device
 from wamdiff2_core.errors import ExitCode, unknown_name
+from wamdiff2_core.threads import set_threads
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -157,14 +158,12 @@ def evaluate(
     """
     import json
 
-    import torch
-
     from training.checkpoints import resolve_checkpoint
     from training.evaluate import evaluate_checkpoint
 
     if dtype not in DTYPES:
         raise unknown_name("dtype", dtype, DTYPES)
-    torch.set_num_threads(threads)
+    set_threads(threads)
     given = {"strategy": strategy, "block_size": block_size, "denoising_steps": denoising_steps,
              "confidence_threshold": confidence_threshold, "grammar": grammar}
     decode = {name: value for name, value in given.items() if value is not None}

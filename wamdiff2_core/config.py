@@ -28,6 +28,7 @@ WARM_STARTS: tuple[str, ...] = get_args(WarmStart)
 PromptReuse = Literal["off", "float32", "always"]
 PROMPT_REUSES: tuple[str, ...] = get_args(PromptReuse)
 REMASKING_STRATEGIES: tuple[str, ...] = get_args(RemaskingStrategy)
+LONGEST_DEADLINE_MS = 86_400_000.0  # beyond all use, and far within what a clock of nanoseconds can count
 
 
 class Strict:
@@ -82,15 +83,18 @@ class DecodeConfig(Strict):
         if self.strategy not in REMASKING_STRATEGIES:
             raise unknown_name("strategy", self.strategy, REMASKING_STRATEGIES)
         require(0 <= self.confidence_threshold <= 1, "confidence_threshold", "0..1", self.confidence_threshold)
-        require(self.temperature >= 0, "temperature", ">= 0", self.temperature)
+        require(0 <= self.temperature < math.inf, "temperature", "a finite number >= 0", self.temperature,
+                "0 takes the most probable token")
         require(self.top_k >= 0, "top_k", "an integer >= 0 (0 = all)", self.top_k)
         require(0 < self.top_p <= 1, "top_p", "in (0, 1]", self.top_p)
+        require(0 <= self.seed < 2**63, "seed", "an integer from 0 to 2**63 - 1", self.seed)
         require(self.max_new_tokens >= 1, "max_new_tokens", "an integer >= 1", self.max_new_tokens)
         if self.grammar not in GRAMMAR_MODES:
             raise unknown_name("grammar", self.grammar, GRAMMAR_MODES)
         require(self.grammar == "off" or self.temperature == 0, "temperature", "0 with grammar task",
                 self.temperature, "the most probable valid block is searched, not drawn; or set grammar off")
-        require(0 <= self.deadline_ms < math.inf, "deadline_ms", "milliseconds >= 0 (0 = none)", self.deadline_ms)
+        require(0 <= self.deadline_ms <= LONGEST_DEADLINE_MS, "deadline_ms",
+                "milliseconds >= 0 (0 = none), a day at most", self.deadline_ms)
         require(self.deadline_ms == 0 or self.strategy != "autoregressive", "deadline_ms", "0 with autoregressive",
                 self.deadline_ms, "one token a forward cannot be hurried")
         if self.warm_start not in WARM_STARTS:

@@ -31,11 +31,11 @@ class UserError(ValueError):
         Args:
             field: name of the option, file or key at fault.
             expected: what is allowed there.
-            got: what was found; strings are shown as they are, all else by `repr`.
+            got: what was found; strings are shown as they are, an empty one as `nothing`, all else by `repr`.
             fix: what to do about it, in the imperative.
         """
         self.field, self.expected, self.got, self.fix = field, expected, got, fix
-        shown = got if isinstance(got, str) else repr(got)
+        shown = (got or "nothing") if isinstance(got, str) else repr(got)
         super().__init__(f"{field}: expected {expected}, got {shown}" + (f"; {fix}" if fix else ""))
 
     def __reduce__(self) -> tuple[type[UserError], tuple[str, str, object, str]]:

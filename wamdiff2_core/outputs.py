@@ -65,6 +65,8 @@ def writable_file(file: Path, field: str) -> Path:
             raise UserError(field, "a file", f"{file} (a folder)")
         if file.exists() and not file.is_file():
             raise UserError(field, "a file", f"{file} (a device, a pipe or a socket)")
+        if file.exists() and not os.access(file, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:  # such as a name that is too long
         raise _refusal(field, file, error) from None
     writable_folder(file.parent, field)

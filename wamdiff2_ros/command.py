@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -35,8 +36,8 @@ def bench_node(
     rate: Annotated[float, typer.Option(help="Images a second.")] = 10.0,
     frames: Annotated[int, typer.Option(min=1, help="Images to measure, after the first plan.")] = 200,
     image: Annotated[Path | None, typer.Option(help="Picture of the rig's size; without one it is made up.")] = None,
-    deadline_ms: Annotated[float, typer.Option(min=0, help="Of a plan; 0: as the record says.")] = 0.0,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads of torch in the node.")] = None,
+    deadline_ms: Annotated[float, typer.Option(min=0, max=60_000, help="Of a plan; 0: as the record says.")] = 0.0,
+    threads: Annotated[int | None, typer.Option(min=1, max=256, help="Threads of torch in the node.")] = None,
     device: Annotated[str, typer.Option(help="Torch device of the node, or auto.")] = "cpu",
     backend: Annotated[str, typer.Option(help="What runs the model: auto (by device), or the name of one.")] = "auto",
     log: Annotated[Path, typer.Option(help="The node's output.")] = Path("runs/bench-node.log"),
@@ -59,8 +60,8 @@ def bench_node(
     from wamdiff2_core.serving_record import ServingRecord
     from wamdiff2_ros.bench import measure_node, node_command
 
-    if not rate > 0:
-        raise UserError("rate", "images a second > 0", rate)
+    if not 0 < rate < math.inf:
+        raise UserError("rate", "a finite number of images a second > 0", rate)
     device = checked_device(device, backend)
     planner = checkpoint or str(DEFAULT_CHECKPOINT)
     record = None
@@ -71,6 +72,8 @@ def bench_node(
     for name, file in (("json", json_file), ("log", log)):
         if file is not None:
             writable_file(file, name)
+    if json_file is not None and json_file.resolve() == log.resolve():
+        raise UserError("json", "another file than --log", str(json_file))
     namespace = f"wamdiff2_bench_{os.getpid()}"
     command = node_command(planner, namespace, device=device, backend=backend, threads=threads, deadline_ms=deadline_ms)
     columns = TextColumn("bench node"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()

@@ -216,6 +216,12 @@ def test_the_shipped_checkpoint_turns_left_as_it_is_told(run, nano_folder):
         (["--block-size", "7", "Why?"], "block_size: expected one of [128] (trained), got 7"),
         (["--dtype", "float8", "Why?"], "dtype: expected one of auto"),
         (["--device", "tpu", "Why?"], "device: expected a device of this machine"),
+        (["--device", "meta", "Why?"], "device: expected a device of this machine"),
+        (["--temperature", "inf", "Why?"], "temperature: expected a finite number >= 0, got inf"),
+        (["--deadline-ms", "1e308", "Why?"], "deadline_ms: expected milliseconds >= 0 (0 = none), a day at most"),
+        (["--seed", "9" * 20, "Why?"], "seed: expected an integer from 0 to 2**63 - 1, got 9999"),
+        (["--seed", "-1", "Why?"], "seed: expected an integer from 0 to 2**63 - 1, got -1"),
+        (["--grammar", "", "Why?"], "grammar: expected one of off, task, got nothing"),
     ],
 )
 def test_wrong_use_is_told_in_one_line_before_the_weights_are_read(run, picture, monkeypatch, arguments, message):

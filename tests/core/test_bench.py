@@ -59,6 +59,15 @@ WRONG = {
     "no answers": (["grammar", "DIR", "--rounds", "0"], "rounds: expected an integer >= 1, got 0"),
     "no such folder of a grammar": (["grammar", "none"], "checkpoint: expected a checkpoint folder, got none"),
     "no temperature": (["plan", "DIR", "--temperature", "0"], "temperature: expected a finite number above 0"),
+    "one file for two": (["decode", "DIR", "--json", "x.png", "--plot", "./x.png"], "plot: expected another file than"),
+    "samples of nothing": (["decode", "DIR", "--samples", "2"], "samples: expected --data beside it"),
+    "picture beside data": (
+        ["decode", "DIR", "--data", "x.jsonl", "--image", "PICTURE"], "image: expected none with --data"
+    ),
+    "a block beyond every answer": (["grammar", "DIR", "--block-sizes", "99999999"], "block_sizes: expected at most"),
+    "no threads": (["grammar", "DIR", "--threads", "0"], "threads: expected an integer from 1 to 1024, got 0"),
+    "a device without memory": (["plan", "DIR", "--device", "meta"], "device: expected a device of this machine"),
+    "rounds in words": (["plan", "DIR", "--rounds", "few"], "--rounds: expected an integer, got few"),
     "no such data": (["decode", "DIR", "--data", "none.jsonl"], "none.jsonl"),
 }
 
@@ -228,6 +237,26 @@ def test_wrong_use_is_told_in_one_line(case, quick, nano_folder, tmp_path, capsy
     assert run(*(named.get(word, word) for word in arguments)) == 2
     error = capsys.readouterr().err
     assert expected in " ".join(error.split())
+
+
+@pytest.mark.parametrize(("arguments", "expected"), [
+    (["decode", "DIR", "--data", "none.jsonl"], "none.jsonl: expected"),
+    (["decode", "DIR", "--image", "none.png"], "image: expected an image file"),
+    (["prefill", "DIR", "--image", "."], "image: expected an image file"),
+    (["plan", "DIR", "--image", "none.png"], "image: expected an image file"),
+    (["deadline", "DIR", "--data", "none.jsonl"], "none.jsonl: expected"),
+])
+def test_files_are_looked_at_before_the_weights_are_read(
+    arguments, expected, nano_folder, tmp_path, capsys, monkeypatch
+):
+    from wamdiff2_core.bench import subjects
+    from wamdiff2_core.model import checkpoint
+
+    monkeypatch.chdir(tmp_path)
+    for module in (subjects, parts, checkpoint):
+        monkeypatch.setattr(module, "load_checkpoint", lambda *args, **kwargs: pytest.fail("loaded"))
+    assert run(*(nano_folder if word == "DIR" else word for word in arguments)) == 2
+    assert expected in " ".join(capsys.readouterr().err.split())
 
 
 def test_an_unknown_measurement_gets_a_suggestion(capsys):

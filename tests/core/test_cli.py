@@ -8,6 +8,7 @@ import subprocess
 import sys
 from importlib import metadata
 from types import SimpleNamespace
+from typing import Annotated
 
 import pytest
 import typer
@@ -124,6 +125,28 @@ def test_unknown_commands_get_a_suggestion(registered, capsys):
     registered(predict=command(int), closed_loop=command(int))
     assert cli.main(["closed-lop"]) == 2
     assert "did you mean 'closed-loop'?" in one_line(capsys)
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--count", "many"], "--count: expected an integer, got many; see wamdiff2 go --help"),
+    (["--count", ""], "--count: expected an integer, got nothing; see wamdiff2 go --help"),
+    (["--count", "0"], "--count: expected at least 1, got 0; see wamdiff2 go --help"),
+    (["--share", "2"], "--share: expected at most 1.0, got 2; see wamdiff2 go --help"),
+    (["--share", "half"], "--share: expected a number, got half; see wamdiff2 go --help"),
+    (["--share"], "Option '--share' requires an argument; see wamdiff2"),
+    (["few"], "places: expected an integer, got few; see wamdiff2 go --help"),
+    (["--bogus"], "No such option: --bogus; see wamdiff2 go --help"),
+])
+def test_what_typer_refuses_is_told_by_field_expectation_finding_and_fix(registered, capsys, arguments, message):
+    def go(
+        places: Annotated[int, typer.Argument()] = 0, count: Annotated[int, typer.Option("-n", "--count", min=1)] = 1,
+        share: Annotated[float, typer.Option(max=1.0)] = 0.0,
+    ) -> None:
+        pytest.fail("ran")
+
+    registered(go=lambda: go)
+    assert cli.main(["go", *arguments]) == 2
+    assert one_line(capsys).startswith(f"error: {message}")
 
 
 @pytest.mark.parametrize("arguments", [["--bogus"], ["go", "--bogus"], ["go", "surplus"]])

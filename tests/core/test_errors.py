@@ -26,6 +26,7 @@ def test_user_error_names_field_expectation_finding_and_fix():
 def test_user_error_shows_strings_bare_and_other_values_by_repr():
     assert str(UserError("a", "b", "word")) == "a: expected b, got word"
     assert str(UserError("a", "b", (1, "x"))) == "a: expected b, got (1, 'x')"
+    assert str(UserError("a", "b", "", "c")) == "a: expected b, got nothing; c"
 
 
 def test_user_error_travels_between_processes():

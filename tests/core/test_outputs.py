@@ -71,6 +71,15 @@ def test_what_is_no_regular_file_is_refused(tmp_path):
             writable_file(path, "output_file")
 
 
+def test_a_file_that_may_not_be_written_is_refused_where_its_folder_may(tmp_path, monkeypatch):
+    file = tmp_path / "answers.json"
+    file.write_text("kept")
+    # the superuser, who may run this test, may write everything
+    monkeypatch.setattr(os, "access", lambda path, mode: path != file)
+    with pytest.raises(UserError, match=r"json: expected a place that can be written to, got .*permission denied"):
+        writable_file(file, "json")
+
+
 @pytest.mark.parametrize("error", [
     FULL,
     OSError(errno.EFBIG, "File too large"),

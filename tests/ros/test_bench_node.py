@@ -82,6 +82,21 @@ def test_every_frame_has_another_picture_and_its_own_stamp(ros_domain, peer):
     assert [conversions.stamp_to_ns(image.header.stamp) for image in images] == list(feeder.sent)
 
 
+def test_what_comes_is_heard_at_a_rate_that_nobody_can_keep(ros_domain, peer):
+    from std_msgs.msg import Bool
+
+    from wamdiff2_ros import qos
+    from wamdiff2_ros.bench import Feeder
+
+    feeder = Feeder("measured", SEEN)
+    try:
+        peer.node.create_publisher(Bool, "/measured/planner/output/ready", qos.LATCHED).publish(Bool(data=True))
+        feeder.feed(1e9, lambda: feeder.ready_ns is not None or len(feeder.sent) >= 20_000)
+    finally:
+        feeder.close()
+    assert feeder.ready_ns is not None
+
+
 def counts(**known: int) -> dict[str, int]:
     from wamdiff2_ros.bench import COUNTS
 
@@ -181,7 +196,10 @@ def test_the_command_measures_the_random_planner(ros_domain, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("arguments", "expected"), [
-    (["random", "--rate", "0"], "rate: expected images a second > 0"),
+    (["random", "--rate", "0"], "rate: expected a finite number of images a second > 0"),
+    (["random", "--rate", "inf"], "rate: expected a finite number of images a second > 0"),
+    (["random", "--threads", "999"], "--threads: expected at most 256, got 999"),
+    (["random", "--log", "x", "--json", "./x"], "json: expected another file than --log"),
     (["nowhere"], "checkpoint: expected a checkpoint folder, got nowhere"),
     (["random", "--device", "cpu", "--backend", "cuda"], "backend: expected"),
     (["random", "--json", "."], "json: expected a file"),

@@ -212,6 +212,7 @@ def test_a_picture_that_cannot_be_read_is_told_in_one_line(nano_folder: Path, tm
 @pytest.mark.parametrize(("option", "words"), [
     (["--device", "gpu"], "device: expected a device of this machine"), (["--dtype", "int8"], "dtype: expected one of"),
     (["--backend", "cuda", "--device", "cpu"], "backend"),
+    (["--threads", "99999"], "threads: expected an integer from 1 to 1024, got 99999"),
 ])
 def test_where_it_cannot_run_is_told(mixed_set: Path, tmp_path: Path, capsys, option: list[str], words: str) -> None:
     assert main(["evaluate", str(tmp_path), str(mixed_set), *option]) == 2

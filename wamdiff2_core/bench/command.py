@@ -17,6 +17,7 @@ from wamdiff2_core.cli.main import CommandGroup
 from wamdiff2_core.cli.predict import BACKEND_HELP, DEVICE_HELP, DTYPES, checked_device
 from wamdiff2_core.errors import UserError, unknown_name
 from wamdiff2_core.outputs import writable_file
+from wamdiff2_core.threads import set_threads
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from wamdiff2_core.bench.subjects import Subject
 
 DEFAULT_CHECKPOINT = Path("checkpoints/wamdiff2-nano")
-MOST_THREADS = 1024  # more than any machine has cores; PyTorch itself ends with an overflow far above
+SAMPLES = 4
 
 
 class BenchCommands(CommandGroup):
@@ -80,7 +81,7 @@ def decode(
         int | None, typer.Option(help="Tokens of an answer; as many as the model's own has otherwise.")
     ] = None,
     data: Annotated[Path | None, typer.Option(help="Conversation file that prompts are taken from.")] = None,
-    samples: Annotated[int, typer.Option(help="Prompts of --data.")] = 4,
+    samples: Annotated[int | None, typer.Option(help="Prompts of --data.", show_default=str(SAMPLES))] = None,
     image: _Image = None,
     rounds: _Rounds = 10,
     threads: _Threads = None,
@@ -102,6 +103,10 @@ def decode(
     from wamdiff2_core.serving_record import ServingRecord
 
     _at_least_one(rounds=rounds, samples=samples, new_tokens=new_tokens)
+    if data is None and samples is not None:
+        raise UserError("samples", "--data beside it, which prompts are taken from", samples, "leave the option out")
+    if data is not None and image is not None:
+        raise UserError("image", "none with --data, whose prompts have their own", str(image), "leave one out")
     folder = _target(checkpoint, shape, image=image, data=data)
     if folder is None:
         find_shape(str(shape))
@@ -115,7 +120,7 @@ def decode(
     names = ladder.chosen_rows(_parts("rows", rows, "names, such as own_ar,block"))
     steps = _integers("denoising_steps", denoising_steps)
     _outputs(json_file, plot_file)
-    subject = _subject(folder, shape, threads, device, dtype, backend, image, data, samples)
+    subject = _subject(folder, shape, threads, device, dtype, backend, image, data, samples or SAMPLES)
     given = {
         "strategy": strategy, "denoising_steps": max(steps, default=None), "confidence_threshold": confidence_threshold,
     }
@@ -230,7 +235,8 @@ def deadline(
     from wamdiff2_core.bench.deadline import measure_deadlines, planners_of, read_cases
     from wamdiff2_core.bench.machine import Machine, peak_memory_gib
     from wamdiff2_core.bench.report import deliver, report
-    from wamdiff2_core.model.checkpoint import load_checkpoint
+    from wamdiff2_core.model.checkpoint import load_checkpoint, read_model_config
+    from wamdiff2_core.serving_record import RECORD_NAME, ServingRecord
 
     _at_least_one(samples=samples)
     limits = _integers("deadlines", deadlines)
@@ -241,11 +247,13 @@ def deadline(
     _outputs(json_file, None)
     folder = checkpoint or DEFAULT_CHECKPOINT
     torch_dtype, where = _settings(threads, device, dtype, backend)
+    read_model_config(folder)
+    record = ServingRecord.load(folder)
+    if record is None or record.planning is None:
+        raise UserError("checkpoint", f"one whose {RECORD_NAME} has a planning task", str(folder))
+    cases = read_cases(data, samples, record.planning, record.rig)
     loaded = load_checkpoint(folder, device=where, dtype=torch_dtype, backend=backend)
     planners = planners_of(loaded, limits)
-    planning = planners[0].record.planning
-    assert planning is not None  # a planner has one
-    cases = read_cases(data, samples, planning, planners[0].rig)
     with _progress("bench deadline", len(cases) * len(planners)) as tell:
         rows = measure_deadlines(planners, cases, near, tell)
     used = loaded.model.device
@@ -286,6 +294,8 @@ def grammar(
              for name, task in (("waypoints", "planning"), ("detections", "grounding"))}
     languages = {name: language for name, language in drawn.items() if language is not None}
     sizes = sorted(set(wanted)) or [decode.block_size]
+    if sizes[-1] > max(decode.block_size, decode.max_new_tokens):
+        raise UserError("block_sizes", f"at most the {decode.max_new_tokens} tokens of an answer", sizes[-1])
     vocabulary = int(read_model_config(folder).get_text_config().vocab_size)
     with _progress("bench grammar", grammar_calls(languages, sizes, rounds)) as tell:
         rows = measure_grammar(languages, vocabulary, sizes, decode.max_new_tokens, rounds, used, tell)
@@ -324,13 +334,10 @@ def _settings(threads: int | None, device: str, dtype: str, backend: str) -> tup
     """Set the threads; the dtype, None for the model's own, and the device, on which the backend runs."""
     if dtype not in DTYPES:
         raise unknown_name("dtype", dtype, DTYPES)
-    _at_least_one(threads=threads)
-    if threads is not None and threads > MOST_THREADS:
-        raise UserError("threads", f"an integer from 1 to {MOST_THREADS}", threads, "as many as cores are enough")
+    if threads is not None:
+        set_threads(threads)
     import torch
 
-    if threads is not None:
-        torch.set_num_threads(threads)
     chosen: torch.dtype | None = None if dtype == "auto" else getattr(torch, dtype)
     return chosen, checked_device(device, backend)
 
@@ -357,9 +364,11 @@ def _outputs(json_file: Path | None, plot_file: Path | None) -> None:
     if json_file is not None:
         writable_file(json_file, "json")
     if plot_file is not None:
-        if plot_file.suffix != ".png":
+        if plot_file.suffix.lower() != ".png":
             raise UserError("plot", "a file that ends in .png", str(plot_file))
         writable_file(plot_file, "plot")
+        if json_file is not None and json_file.resolve() == plot_file.resolve():
+            raise UserError("plot", "another file than --json", str(plot_file))
         import matplotlib  # noqa: F401 - told before the measurement that would end without it
 
 

@@ -18,6 +18,7 @@ from wamdiff2_core.bench.naive import stock_inputs
 from wamdiff2_core.bench.subjects import Subject, moved, observation, random_prompt
 from wamdiff2_core.chat import ModelInputs
 from wamdiff2_core.config import DecodeConfig
+from wamdiff2_core.dataset import read_picture
 from wamdiff2_core.errors import UserError
 from wamdiff2_core.model.block_model import BlockModel
 from wamdiff2_core.model.checkpoint import Checkpoint, load_checkpoint
@@ -188,6 +189,8 @@ def measure_plan(
     Raises:
         UserError: the checkpoint does not plan, or the picture does not fit.
     """
+    if image is not None:
+        read_picture(image, "image")  # told before the weights are read
     started = time.perf_counter()
     checkpoint = load_checkpoint(folder, device=device, dtype=dtype, backend=backend)
     base = checkpoint.record.decode if checkpoint.record is not None else DecodeConfig()

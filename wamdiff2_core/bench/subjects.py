@@ -246,10 +246,13 @@ def checkpoint_subject(
     Raises:
         UserError: folder, picture or file is missing or cannot be read.
     """
+    if image is not None:
+        read_picture(image, "image")  # told before the weights are read, as the file is
+    asked = [] if data is None else _requests_of(data, samples)
     started = time.perf_counter()
     checkpoint = load_checkpoint(folder, device=device, dtype=dtype)
     load_ms = (time.perf_counter() - started) * 1e3
-    asked = [_own_request(checkpoint, image)] if data is None else _requests_of(data, samples)
+    asked = asked or [_own_request(checkpoint, image)]
     decode = checkpoint.record.decode if checkpoint.record is not None else DecodeConfig()
     return Subject(
         str(folder), checkpoint.model, [checkpoint.chat.encode(request) for request in asked],

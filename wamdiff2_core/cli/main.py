@@ -51,6 +51,12 @@ _INFRASTRUCTURE_ERRNOS = DISK_ERRNOS | {errno.EADDRINUSE, errno.ECONNREFUSED, er
 _PATH_ERRNOS = {
     errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP,
 }
+# What pydantic finds wrong with a value, in our words.
+_EXPECTED = {
+    "int_parsing": "an integer", "int_parsing_size": "an integer of fewer digits", "float_parsing": "a number",
+    "greater_than_equal": "at least {ge}", "greater_than": "above {gt}", "less_than_equal": "at most {le}",
+    "less_than": "below {lt}",
+}
 
 
 def extra_of(error: ModuleNotFoundError) -> str | None:
@@ -166,6 +172,19 @@ def fail(error: object, code: ExitCode) -> int:
     return int(code)
 
 
+def misuse(error: TyperException) -> str:
+    """What typer found wrong on the command line, in the form of a `UserError`, as far as typer tells."""
+    context, wrong = getattr(error, "ctx", None), getattr(error, "param", None)
+    cause: Any = error.__cause__
+    fix = f"see {'wamdiff2' if context is None else context.command_path} --help"
+    if wrong is None or not hasattr(cause, "errors"):
+        return f"{error.format_message().rstrip('.')}; {fix}"
+    found = cause.errors()[0]  # of pydantic, whose words are about another place than a command line
+    expected = _EXPECTED.get(found["type"], found["msg"].removeprefix("Input should be ").lower())
+    field = max(wrong.opts, key=len) if wrong.param_type_name == "option" else wrong.get_error_hint().strip("'")
+    return str(UserError(field, expected.format(**found.get("ctx", {})), found["input"], fix))
+
+
 def exit_code_of(run: Callable[[], object]) -> int:
     """Run the body of a program and return its exit code; what the user can act on is told in one line.
 
@@ -185,7 +204,7 @@ def exit_code_of(run: Callable[[], object]) -> int:
             ExitCode.WRONG_USE,
         )
     except TyperException as error:
-        return fail(f"{error.format_message()} (wamdiff2 --help)", ExitCode.WRONG_USE)
+        return fail(misuse(error), ExitCode.WRONG_USE)
     except OSError as error:
         where = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
         if error.errno in _INFRASTRUCTURE_ERRNOS:

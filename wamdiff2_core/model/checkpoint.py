@@ -121,18 +121,22 @@ def read_model_config(folder: Path, field: str = "checkpoint") -> Qwen3VLConfig:
 
 
 def check_device(device: str | torch.device) -> None:
-    """Raise `UserError` when torch knows no such device, or this machine has none of it."""
+    """Raise `UserError` when it is no device of a kind that we run on, or this machine has none of it."""
     import torch
 
-    from wamdiff2_core.model.devices import registered_npu
+    from wamdiff2_core.model.devices import ACCELERATORS, registered_npu
 
-    if str(device).partition(":")[0] == "npu":
+    kind = str(device).partition(":")[0]
+    if kind == "npu":
         registered_npu()
+    known = kind in ("cpu", *ACCELERATORS)
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, ImportError):
+        known = False
+    if not known:
         raise UserError("device", "a device of this machine: cpu, cuda, cuda:N, npu or npu:N", str(device),
-                        "`wamdiff2 doctor` lists what is here") from None
+                        "`wamdiff2 doctor` lists what is here")
 
 
 def load_checkpoint(
