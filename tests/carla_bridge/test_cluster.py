@@ -139,7 +139,7 @@ def other_code(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_cluster_that_is_stopped_and_loses_nodes_comes_to_the_results_of_one_machine(config, nodes, tmp_path):
     calm = kill_anywhere.Run(tmp_path / "calm", config.routes, "route-only")
     alone = calm.start()
@@ -151,7 +151,7 @@ def test_a_cluster_that_is_stopped_and_loses_nodes_comes_to_the_results_of_one_m
     with log.open("w") as file:
         one_by_one = [*call, "--workers", "1"]  # the second route has not ended when the first has
         process = subprocess.Popen(one_by_one, stdout=file, stderr=file, env=child_environment())
-        wait_until(lambda: lines(config.out), 90.0, process)
+        wait_until(lambda: lines(config.out), 240.0, process)
         process.send_signal(signal.SIGINT)
         assert process.wait(30.0) == ExitCode.FAILED_ITEMS
         done, = lines(config.out)
