@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,6 @@ from tests.core.doubles import MASK, random_inputs, tiny_model
 from tests.core.engines import STAND_INS, stand_in
 from tests.core.grammar.walker import codec_of
 from tests.core.standins.accelerator import FakeDevice
-from wamdiff2_core.chat import ModelInputs
 from wamdiff2_core.config import DecodeConfig, PlanningTask
 from wamdiff2_core.decode import Generator
 from wamdiff2_core.decode.block_diffusion import decode_blocks
@@ -28,7 +26,6 @@ from wamdiff2_core.errors import UserError
 from wamdiff2_core.model.backends import choose_backend, cuda, npu
 from wamdiff2_core.model.backends.graphed import Step, StepShape
 from wamdiff2_core.model.block_model import BlockModel
-from wamdiff2_core.model.checkpoint import load_checkpoint
 from wamdiff2_core.serving_record import ServingRecord
 from wamdiff2_core.tasks.grounding import format_grounding, parse_grounding
 from wamdiff2_core.tasks.planning import format_waypoints, parse_waypoints
@@ -86,39 +83,6 @@ def test_rows_that_end_at_different_blocks_equal_eager(kind):
     answers = same(pair(kind, 7, eos=eos), requests, config)
     assert answers[0].ended
     assert answers[0].stats.blocks < max(answer.stats.blocks for answer in answers)
-
-
-@pytest.fixture(scope="module")
-def authors(shared_data):
-    folder = shared_data / "upstream"
-    file = json.loads((folder / "decode_cases.json").read_text())
-    ids = {"mask_token_id": file["mask_token_id"], "eos_token_id": file["eos_token_id"]}
-    model = load_checkpoint(folder / "tiny_wam_diff2", require_tokenizer=False, backend="eager", **ids).model
-    return SimpleNamespace(
-        cases=file["cases"], pixels=np.load(folder / "decode_pixels.npz"), model=model, ids=ids, generators={}
-    )
-
-
-@pytest.mark.parametrize("kind", STAND_INS)
-@pytest.mark.parametrize("case", range(10))
-def test_raw_ids_equal_the_authors(kind, case, authors):
-    data, pixels = authors.cases[case], authors.pixels
-    if kind not in authors.generators:
-        authors.generators[kind] = own = generator(authors.model, *authors.ids.values())
-        own.blocks = BlockModel(authors.model, stand_in(kind, authors.model)[0])
-    own = authors.generators[kind]
-    images = {}
-    if data["images"]:
-        images = {
-            "pixel_values": torch.from_numpy(pixels[f"pixels_{case}"]),
-            "image_grid_thw": torch.from_numpy(pixels[f"grid_{case}"]),
-        }
-    config = DecodeConfig(
-        data["block_size"], data["denoising_steps"], data["remasking_strategy"], data["confidence_threshold"],
-        max_new_tokens=data["max_new_tokens"],
-    )
-    answer = own.generate([ModelInputs(torch.tensor(data["prompt_ids"]), **images)], config)[0]
-    assert list(answer.raw_ids) == data["output_ids"]
 
 
 @pytest.mark.parametrize("kind", STAND_INS)

@@ -37,6 +37,7 @@ def one(decoder: Generator, inputs: ModelInputs, config: DecodeConfig) -> Genera
 def authors(request, shared_data: Path) -> SimpleNamespace:
     folder = shared_data / "upstream"
     data = json.loads((folder / "decode_cases.json").read_text())
+    assert len(data["cases"]) == len(CASES)
     ids = {"mask_token_id": data["mask_token_id"], "eos_token_id": data["eos_token_id"]}
     checkpoint = load_checkpoint(folder / "tiny_wam_diff2", require_tokenizer=False, **ids)
     decoder = engine_generator(request.param, checkpoint.model, data["mask_token_id"], data["eos_token_id"])

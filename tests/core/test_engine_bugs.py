@@ -32,7 +32,7 @@ from wamdiff2_core.config import DecodeConfig
 from wamdiff2_core.decode import Generation, Generator
 from wamdiff2_core.decode.schedule import schedule
 from wamdiff2_core.errors import UserError
-from wamdiff2_core.model.backends import step_mask
+from wamdiff2_core.model.backends import packed, step_mask
 from wamdiff2_core.model.masks import as_attention_mask
 from wamdiff2_core.serving_record import ServingRecord
 
@@ -87,11 +87,12 @@ def test_bug_01_a_block_that_was_never_committed_is_never_seen_by_another_reques
     again = one(used, REQUESTS[1], config)
     assert again.raw_ids == expected.raw_ids
     assert again.trace == expected.trace
-    # a conversation goes on: its prompt begins with whole blocks of the last one's prompt and answer
+    # a conversation goes on: prompts begin with whole blocks of the last prompt and answer, and with half of a block
     opening = random_inputs(5, 16)
     said = one(used, opening, config).raw_ids
-    longer = ModelInputs(torch.cat([opening.input_ids, torch.tensor([*said, 1, 2, 3])]))
-    same_as_eager(one(used, longer, config), one(generator("eager"), longer, config))
+    for more in ([1, 2, 3], [1, 2, 30, 31, 32]):
+        longer = ModelInputs(torch.cat([opening.input_ids, torch.tensor([*said, *more])]))
+        same_as_eager(one(used, longer, config), one(generator("eager"), longer, config))
 
 
 def test_bug_02_a_request_dropped_at_any_step_costs_no_memory_and_changes_nothing(engine):
@@ -111,7 +112,7 @@ def test_bug_02_a_request_dropped_at_any_step_costs_no_memory_and_changes_nothin
 
 
 def test_bug_03_a_mask_token_in_the_prompt_stays_put(engine):
-    decoder = generator(engine, 11)
+    decoder = generator(engine, 9)
     inputs = random_inputs(3, 12)
     inputs.input_ids[[5, 6, 11]] = MASK
     before = inputs.input_ids.clone()
@@ -119,8 +120,10 @@ def test_bug_03_a_mask_token_in_the_prompt_stays_put(engine):
     answer = one(decoder, inputs, config)
     assert torch.equal(inputs.input_ids, before)
     assert list(answer.raw_ids) == brute_force(decoder.model, inputs, config, MASK, NO_EOS)
-    other = ModelInputs(torch.where(before == MASK, 7, before))
-    assert one(decoder, other, config).raw_ids != answer.raw_ids
+    for ids in (torch.where(before == MASK, 7, before), before[before != MASK]):
+        other = ModelInputs(ids)
+        expected = brute_force(decoder.model, other, config, MASK, NO_EOS)
+        assert list(one(decoder, other, config).raw_ids) == expected != list(answer.raw_ids)
 
 
 @pytest.mark.parametrize("attn", ["sdpa", "eager"])
@@ -161,26 +164,29 @@ def test_bug_05_the_cache_is_exact_answers_are_those_without_one(engine, strateg
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_bug_06_a_batch_of_unequal_prompts_equals_the_singles(engine, strategy, temperature):
+def test_bug_06_a_batch_equals_the_singles_whether_prompts_are_of_one_length_or_not(engine, strategy, temperature):
     config = DecodeConfig(
         8, 8, strategy, 0.2, temperature=temperature, top_k=20, top_p=0.9, seed=3, max_new_tokens=24
     )
-    together = generator(engine, 6).generate(REQUESTS, config)
-    alone = generator(engine, 6)
-    for request, answer in zip(REQUESTS, together, strict=True):
-        single = alone.generate([request], config)[0]
-        assert answer.raw_ids == single.raw_ids
-        assert answer.stats.steps == single.stats.steps
+    batched, alone = generator(engine, 6), generator(engine, 6)
+    for requests in (REQUESTS, [REQUESTS[1], random_inputs(5, 9)]):
+        for request, answer in zip(requests, batched.generate(requests, config), strict=True):
+            single = alone.generate([request], config)[0]
+            assert answer.raw_ids == single.raw_ids
+            assert answer.stats.steps == single.stats.steps
 
 
 def test_bug_07_buffers_of_longer_and_wider_requests_leave_no_trace(engine):
-    used, eager = generator(engine), generator("eager")
-    for rows, length in ((1, 40), (4, 40), (2, 300), (3, 40)):  # on accelerators 300 is another bucket of columns
+    eos = 204  # ends one of these answers, in its second block
+    used, eager, ended = generator(engine, eos=eos), generator("eager", eos=eos), []
+    for rows, length in ((1, 40), (2, 40), (4, 40), (2, 40), (3, 300)):  # 300: accelerators' next bucket of columns
         requests = REQUESTS[-rows:]
         used.generate([random_inputs(length, length)] * rows, DYNAMIC)
         expected = eager.generate(requests, DYNAMIC, trace=True)
         for answer, other in zip(used.generate(requests, DYNAMIC, trace=True), expected, strict=True):
             same_as_eager(answer, other)
+            ended.append(answer.ended)
+    assert ended.count(True) == 4
 
 
 def test_bug_08_leftovers_in_a_reused_buffer_change_no_bit(engine):
@@ -223,13 +229,14 @@ def test_bug_10_an_answer_ends_at_its_first_eos_and_whole_blocks_fit_beside_the_
     assert answer.raw_ids == free[: blocks * size] + (eos,) * (16 - blocks * size)
     assert answer.stats.forwards == 1 + blocks * size
     assert blocks * size <= len(forwards) <= blocks * size + idle_replays(engine, config, blocks)
-    limit = 4096 - 12  # prompt and answer would fit, its last block would not
-    with pytest.raises(UserError, match="max_new_tokens"):
-        one(generator(engine, 8), random_inputs(1, limit), config)
+    # prompt and 13 tokens fit, their last block does not
+    with pytest.raises(UserError, match=r"max_new_tokens: .* within 4096 tokens, got 4083 \+ 16"):
+        one(generator(engine, 8), random_inputs(1, 4096 - 13), config)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_bug_11_ties_go_to_the_lowest_token_and_place_and_neighbours_do_not_matter(engine, strategy):
+def test_bug_11_ties_go_to_the_lowest_token_and_place_and_neighbours_do_not_matter(engine, strategy, monkeypatch):
+    monkeypatch.setattr(packed, "HEAD_CHUNK", 100)  # twins are in two of them
     model = tiny_model(3, tie_word_embeddings=False, vocab_size=1100)
     with torch.no_grad():
         model.lm_head.weight[550:] = model.lm_head.weight[:550]  # every token has a twin with a higher id
