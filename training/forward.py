@@ -96,22 +96,18 @@ AttentionInterface.register(ATTENTION_NAME, block_attention)
 
 
 @contextmanager
-def _in_one_piece(model: nn.Module) -> Iterator[None]:
-    """All of FSDP2's parameters gathered, and left so by the forwards inside."""
+def _in_one_piece(model: nn.Module) -> Iterator[bool]:
+    """All of FSDP2's parameters gathered, and left so by the forwards inside; gives whether there are any."""
     shards = [module for module in model.modules() if isinstance(module, FSDPModule)]
     for module in shards:
         module.set_reshard_after_forward(False, recurse=False)
         module.unshard()
     try:
-        yield
+        yield bool(shards)
     finally:
         for module in shards:
             module.set_reshard_after_forward(module is not model, recurse=False)
             module.reshard()
-
-
-def _no_scores(logits: Tensor, where: slice) -> tuple[Tensor, ...]:
-    return ()
 
 
 class AnswerModel(nn.Module):
@@ -148,7 +144,8 @@ class AnswerModel(nn.Module):
             model.model.visual.requires_grad_(False)
 
     def forward(
-        self, inputs: Inputs | None, rows: Tensor, score: ScoreRows, decode: Callable[[], Any] | None = None
+        self, inputs: Inputs | None, rows: Tensor | None, score: ScoreRows | None,
+        decode: Callable[[], Any] | None = None,
     ) -> Any:
         """Score rows of the layout.
 
@@ -157,7 +154,7 @@ class AnswerModel(nn.Module):
             rows: (M,) indices into the flattened (N, L) rows of `inputs`.
             score: gives values (m,) of logits (m, V) of a slice of `rows`; what it computes is computed again
                 in the backward pass when there are several slices.
-            decode: of `AnswerModel.decode`; stands in for all others.
+            decode: of `AnswerModel.decode`; stands in for all others, which are None.
 
         Returns:
             values of all rows, for each output of `score`; or what `decode` returns.
@@ -165,6 +162,8 @@ class AnswerModel(nn.Module):
         if decode is not None:
             return decode()
         assert inputs is not None
+        assert rows is not None
+        assert score is not None
         picked = self.hidden(inputs).flatten(0, 1)[rows]
         head = self.model.lm_head
 
@@ -206,9 +205,9 @@ class AnswerModel(nn.Module):
         Of sharded parameters every process holds the whole model meanwhile, so that one may take more steps than
         another; all processes have to come here together.
         """
-        with self.decoding(), _in_one_piece(self):
-            # by way of the forward, as sharded modules want to be entered from the outermost one
-            result: T = self(None, torch.empty(0), _no_scores, decode)
+        with self.decoding(), _in_one_piece(self) as sharded:
+            # shards want to be entered from the outermost module; a compiled forward is not for decoding
+            result: T = self(None, None, None, decode) if sharded else decode()
         return result
 
     def hidden(self, inputs: Inputs) -> Tensor:

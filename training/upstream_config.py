@@ -133,8 +133,11 @@ def translate(tree: Mapping[str, Any], file: Path) -> Translated:
     settled: dict[str, Any] = {}
     distils = any("teacher" in str(key) for key in tree)
     for dotted, value in leaves(tree).items():
+        if dotted == "on_policy" and distils:
+            mapped.append((dotted, "distillation.on_policy"))
+            continue
         said = _known(dotted, VALUES)
-        if said is not None:
+        if said is not None and (distils or not dotted.startswith("kd_loss_fn")):
             chosen = _chosen(file, dotted, value, said)
             settled.update(chosen)
             mapped += [(dotted, key) for key in chosen] or [(dotted, "what is done here anyway")]

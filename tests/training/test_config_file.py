@@ -126,6 +126,15 @@ def test_upstreams_block_file_is_taken_over_and_the_rest_is_listed(tmp_path: Pat
     assert "mask_ratio_min" in "".join(translated.lines())
 
 
+@pytest.mark.parametrize("on_policy", [True, False])
+def test_upstreams_switch_of_on_policy_states_is_obeyed(tmp_path: Path, on_policy: bool) -> None:
+    config, translated = load_stage(write(tmp_path, f"{UPSTREAM_DISTIL}on_policy: {on_policy}\n"))
+    assert config.distillation is not None
+    assert translated is not None
+    assert (config.distillation.on_policy is not None) == on_policy
+    assert "on_policy" not in dict(translated.unknown)
+
+
 def test_upstreams_distillation_file_names_teacher_and_policy(tmp_path: Path) -> None:
     config, _ = load_stage(write(tmp_path, UPSTREAM_DISTIL))
     assert config.stage == "block_distillation"

@@ -220,3 +220,10 @@ def test_activation_checkpointing_reaches_vision_and_text_and_changes_no_gradien
     for got in gradients[:2]:
         for gradient, plain in zip(got, gradients[2], strict=True):
             torch.testing.assert_close(gradient, plain)
+
+
+def test_a_student_in_one_piece_decodes_past_its_forward_which_may_be_compiled(student, monkeypatch) -> None:
+    monkeypatch.setattr(student, "forward", lambda *_: pytest.fail("by way of the forward"))
+    student.model.train()
+    assert student.decode(lambda: student.model.training) is False
+    assert student.model.training

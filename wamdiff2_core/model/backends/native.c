@@ -104,8 +104,9 @@ INLINE void lay(const float *const *x, int mr, int64_t k, int64_t half, float *t
         for (int r = 0; r < mr; r++)
             for (int64_t i = 0; i < k; i += VL) {
                 const __mmask16 own = k - i < VL ? (1 << (k - i)) - 1 : 0xffff;
+                const __m512 values = _mm512_maskz_loadu_ps(own, x[r] + i);
                 uint32_t rounded[VL / 2];
-                _mm256_storeu_si256((__m256i *)rounded, (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(own, x[r] + i)));
+                _mm256_storeu_si256((__m256i *)rounded, (__m256i)_mm512_cvtneps_pbh(values));
                 for (int64_t j = 0; j < VL / 2 && i + 2 * j < k; j++) pairs[(i / 2 + j) * MR + r] = rounded[j];
             }
         return;
